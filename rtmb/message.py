@@ -1,0 +1,111 @@
+"""A message, and the one rule by which it changes form between doors.
+
+Byte doors (NATS) carry bytes, value doors (WebSocket, msgpack) carry values. Within one kind of
+door a message passes exactly. Between them:
+
+- value to bytes: bytes as they are, text as UTF-8, anything else as JSON;
+- bytes to value: what parses as JSON becomes that value, else UTF-8 text, else bytes.
+
+The other form is made when first asked for and kept.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+
+#: The header that carries a message's id; `message.id` of the WebSocket door.
+ID_HEADER = "Nats-Msg-Id"
+
+_ABSENT: Final = object()
+
+
+def _unusual(value: Any) -> Any:
+    """What JSON has no word for: bytes inside a structure become base64, the rest its `str`."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode("ascii")
+    return str(value)
+
+
+_encode_json = msgspec.json.Encoder(enc_hook=_unusual).encode
+_decode_json = msgspec.json.Decoder().decode
+
+
+def _textual_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            k if isinstance(k, str) else to_bytes(k).decode("utf-8", "replace"): _textual_keys(v)
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_textual_keys(v) for v in value]
+    return value
+
+
+def to_bytes(value: Any) -> bytes:
+    """A value on its way to a byte door."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError):  # keys that are no text, text that is no UTF-8
+        return _encode_json(_textual_keys(value))
+
+
+def to_value(payload: bytes) -> Any:
+    """Bytes on their way to a value door."""
+    try:
+        return _decode_json(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return payload
+
+
+class Message:
+    """What was published: a subject, a payload in one form or both, and what came with it."""
+
+    __slots__ = ("_payload", "_value", "door", "headers", "reply", "subject", "time")
+
+    def __init__(
+        self,
+        subject: str,
+        payload: bytes | None = None,
+        *,
+        value: Any = _ABSENT,
+        reply: str | None = None,
+        headers: bytes | None = None,
+        time: float = 0.0,
+        door: str = "",
+    ) -> None:
+        self.subject = subject
+        self._payload = payload if payload is not None or value is not _ABSENT else b""
+        self._value = value
+        self.reply = reply
+        #: The header block as it stands on the wire (``NATS/1.0\\r\\n…\\r\\n\\r\\n``), or None.
+        self.headers = headers
+        #: Seconds since the epoch, set by the hub when it is published.
+        self.time = time
+        #: The door it came in by.
+        self.door = door
+
+    @property
+    def payload(self) -> bytes:
+        if self._payload is None:
+            self._payload = to_bytes(self._value)
+        return self._payload
+
+    @property
+    def value(self) -> Any:
+        if self._value is _ABSENT:
+            self._value = to_value(self._payload or b"")
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"<Message {self.subject} {self.payload[:40]!r}>"

@@ -1,0 +1,10 @@
+"""Makes ``twistd rtmb`` work."""
+
+from twisted.application.service import ServiceMaker
+
+rtmb = ServiceMaker(
+    "rtmb",
+    "rtmb.service",
+    "A real-time message broker: NATS clients, telnet and more on one hub.",
+    "rtmb",
+)
