@@ -10,7 +10,7 @@ import binascii
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import bcrypt
@@ -80,6 +80,8 @@ class User:
     name: str = ""
     password: str | None = field(default=None, repr=False)
     nkey: str | None = None
+    #: What let in a client that has no name.
+    token: str = field(default="", repr=False)
     publish: Rule = Rule()
     subscribe: Rule = Rule()
     expires: datetime | None = None
@@ -154,7 +156,7 @@ def _user(table: Any, where: str) -> User:
     if expires is not None and not isinstance(expires, datetime):
         raise AccessError(f"{where}.expires must be a time such as 2030-01-01T00:00:00Z")
     if expires is not None and expires.tzinfo is None:
-        expires = expires.replace(tzinfo=timezone.utc)
+        expires = expires.replace(tzinfo=UTC)
     permissions = table.get("permissions", {})
     _known(permissions, f"{where}.permissions", ("publish", "subscribe"))
     return User(
@@ -261,7 +263,7 @@ class Authenticator:
         # Some clients give a token as the user of the URL.
         token = credentials.token or (credentials.user if not credentials.password else "")
         if self._token and token:
-            return succeed(ANYONE if _same(token, self._token) else None)
+            return succeed(User(token=token) if _same(token, self._token) else None)
         named = self._named.get(credentials.user)
         secret = named.password or "" if named is not None else ""
         if secret.startswith(_BCRYPT):
@@ -269,6 +271,16 @@ class Authenticator:
             return deferToThread(_hashed, credentials.password, secret, named)
         well = _same(credentials.password, secret) and named is not None
         return succeed(named if well else None)
+
+    def still(self, user: User | None) -> User | None:
+        if not self.required:
+            return ANYONE
+        if user is None:
+            return None
+        if user.name == "":  # came in with a token, or when nothing was asked
+            return user if self._token and user.token == self._token else None
+        now = self._keyed.get(user.nkey) if user.nkey else self._named.get(user.name)
+        return now if now is not None and now.password == user.password else None
 
 
 def _hashed(password: str, secret: str, user: User | None) -> User | None:

@@ -92,9 +92,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
     return choice
 
 
-def option(
-    default: Any, parse: Callable[[Any], Any], help: str, *, secret: bool = False
-) -> Any:
+def option(default: Any, parse: Callable[[Any], Any], help: str, *, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help})
 
 
@@ -111,9 +109,7 @@ class Settings:
 
     # Who may come in. One user or one token; more of them in [[auth.users]].
     user: str = option("", text, "User that clients must give")
-    password: str = option(
-        "", text, "Password of that user, plain or a bcrypt hash", secret=True
-    )
+    password: str = option("", text, "Password of that user, plain or a bcrypt hash", secret=True)
     token: str = option("", text, "Token that clients must give", secret=True)
     # NATS's own: enough for a slow network, too short to hold many sockets open for nothing.
     auth_timeout: float = option(2.0, seconds, "Seconds to authenticate, and for a TLS handshake")
@@ -223,7 +219,9 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def load(
-    given: Mapping[str, Any], config: str | None = None, environment: Mapping[str, str] | None = None
+    given: Mapping[str, Any],
+    config: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Settings:
     """Settings from the command line, then the environment, then a file, then the defaults."""
     environment = environment or {}
@@ -276,7 +274,7 @@ def example() -> str:
     return "\n".join(lines) + _EXAMPLE_TABLES
 
 
-_EXAMPLE_TABLES = '''\
+_EXAMPLE_TABLES = """\
 # Users with their permissions. Patterns may hold wildcards; deny wins over allow; no allow list
 # means all is allowed. A subscription that is wider than a deny list is let in, and the messages
 # that the list names are left out.
@@ -305,4 +303,4 @@ _EXAMPLE_TABLES = '''\
 #
 #[doors.echo]
 #port = 7777
-'''
+"""

@@ -120,12 +120,8 @@ class Hub:
 
     def deliver_to(self, subscription: Subscription, message: Message) -> None:
         """Deliver to one subscription, and end it where this was its last."""
-        subscription.delivered += 1
+        self.count_out(subscription, 1, len(message.payload) + len(message.headers or b""))
         subscriber = subscription.subscriber
-        size = len(message.payload) + len(message.headers or b"")
-        for counters in (self._totals, subscriber.counters):
-            counters.out_msgs += 1
-            counters.out_bytes += size
         subscriber.deliver(subscription, message)
         if subscription.maximum is not None and subscription.delivered >= subscription.maximum:
             self.trie.remove(subscription)
@@ -222,6 +218,13 @@ class Hub:
             source.counters.in_msgs += messages
             source.counters.in_bytes += size
 
+    def count_out(self, subscription: Subscription, messages: int, size: int) -> None:
+        """Count messages delivered."""
+        subscription.delivered += messages
+        for counters in (self._totals, subscription.subscriber.counters):
+            counters.out_msgs += messages
+            counters.out_bytes += size
+
     def settle(self, route: Route) -> None:
         """Bring what the bulk walk counted on a route to where it belongs."""
         hits, size = route.hits, route.bytes
@@ -234,12 +237,7 @@ class Hub:
             topic.bytes += size
             self.history.used(topic)
         for subscription in route.bulk:
-            subscription.delivered += hits
-            counters = subscription.subscriber.counters
-            counters.out_msgs += hits
-            counters.out_bytes += size
-        self._totals.out_msgs += hits * len(route.bulk)
-        self._totals.out_bytes += size * len(route.bulk)
+            self.count_out(subscription, hits, size)
 
     def settle_all(self) -> None:
         for route in self.trie.cached():

@@ -357,9 +357,7 @@ class SubjectTrie:
             # The literal part before the first wildcard sorts most subjects out cheaply.
             literal = re.split(r"(?<=\.)[*>](?=\.|$)", pattern, maxsplit=1)[0]
             bucket = self._cached[first]
-            self._drop(
-                first, [s for s in bucket if s.startswith(literal) and matches(pattern, s)]
-            )
+            self._drop(first, [s for s in bucket if s.startswith(literal) and matches(pattern, s)])
 
     def _drop(self, first: str, subjects: Iterable[str]) -> None:
         bucket = self._cached[first]

@@ -26,6 +26,7 @@ from twisted.protocols.basic import LineReceiver
 from rtmb import wire
 from rtmb.history import MESSAGE_COST, Tail
 from rtmb.hub import Hub
+from rtmb.interfaces import ISubscriber
 from rtmb.message import Message
 from rtmb.subjects import QueueGroup, Route, Subscription
 
@@ -33,9 +34,12 @@ from rtmb.subjects import QueueGroup, Route, Subscription
 LINE_CACHE = 65_536
 #: With fewer messages than this a run costs more than it saves.
 _RUN = 4
-#: The most bytes put together before they are sent, so that many subscribers of one burst do not
-#: need many times its memory.
+#: The most that is put together before it is sent, so that many subscribers of one burst do not
+#: need many times its memory: bytes of runs, and pieces (a slot in a list each) of other messages.
 _SPREAD = 16 << 20
+_SPREAD_PIECES = 1 << 20
+#: From this many subscribers on, the walk looks at that.
+_WIDE = 64
 
 
 class Line:
@@ -56,13 +60,13 @@ class Line:
         self.head = line + b"\n"
         #: Finds a run of this line; None until it is needed, False when runs do not pay: payloads
         #: hold the line itself.
-        self.pattern: re.Pattern[bytes] | None | bool = None
+        self.pattern: re.Pattern[bytes] | bool | None = None
 
 
 class Plan:
     """A route as the walk needs it."""
 
-    __slots__ = ("careful", "groups", "wire")
+    __slots__ = ("careful", "groups", "special", "wire")
 
     def __init__(self, route: Route) -> None:
         served = tuple(s for s in route.plain if _in_bulk(s))
@@ -71,6 +75,8 @@ class Plan:
         #: Those for whom the hub must look at each message.
         self.careful = tuple(s for s in route.plain if s not in served)
         self.groups = route.groups
+        #: Whether there is more to do than to pass the bytes to the few in `wire`.
+        self.special = bool(self.careful or self.groups or len(self.wire) >= _WIDE)
         route.bulk = served
         route.plan = self
 
@@ -79,9 +85,7 @@ def _in_bulk(subscription: Subscription) -> bool:
     return subscription.maximum is None and isinstance(subscription.subscriber, BulkReceiver)
 
 
-def _target(
-    subscription: Subscription, subject: str
-) -> tuple[list[bytes], bytes, BulkReceiver]:
+def _target(subscription: Subscription, subject: str) -> tuple[list[bytes], bytes, BulkReceiver]:
     subscriber = subscription.subscriber
     assert isinstance(subscriber, BulkReceiver)
     return subscriber.batch, wire.msg_start(wire.to_wire(subject), subscription.key), subscriber
@@ -105,11 +109,14 @@ class BulkReceiver(LineReceiver):
     done = False
     #: When something last came from this client.
     last_input = 0.0
+    #: Subscribers found to be far behind while this chunk was published.
+    behind: list[ISubscriber]
 
     _publication: wire.Publication
     _line = b""
 
     def __init__(self) -> None:
+        self.behind = []
         self._pieces: list[bytes] = []
         self._have = 0
 
@@ -133,6 +140,10 @@ class BulkReceiver(LineReceiver):
                 self._receive(self._buffer + data if self._buffer else data)
             finally:
                 self._busyReceiving = False
+        start = self._buffer
+        if start and self.line_mode and not (self._busyReceiving or self.paused or self.done):
+            if not wire.may_become_operation(start):
+                self.lineReceived(start)  # no need to wait for its end to say that it is wrong
 
     def _receive(self, data: bytes) -> None:
         """What `LineReceiver.dataReceived` does, without copying the rest for each line."""
@@ -146,7 +157,7 @@ class BulkReceiver(LineReceiver):
                 pos = self._walk(data, pos)
             eol = data.find(b"\n", pos)
             if eol < 0:
-                if end - pos > self.MAX_LENGTH or not wire.may_become_operation(data[pos:]):
+                if end - pos > self.MAX_LENGTH:
                     self.lineLengthExceeded(data[pos:])
                 break
             line = data[pos:eol]
@@ -228,7 +239,7 @@ class BulkReceiver(LineReceiver):
         on. It does what `Hub.deliver` does, in bulk."""
         find, known, awake, now = data.find, self.lines.get, self.hub.awake, self.last_input
         end_of_data = len(data)
-        messages = total = kept = 0
+        messages = total = in_runs = kept = spread = 0
         before: Line | None = None
         while True:
             eol = find(b"\n", pos)
@@ -244,13 +255,15 @@ class BulkReceiver(LineReceiver):
             if not route.live:
                 del self.lines[data[pos:eol]]
                 break
-            if line is before and line.pattern is not False:
-                count = self._run(line, data, pos)
+            plan: Plan = route.plan or Plan(route)  # type: ignore[assignment]
+            if line is before and line.pattern is not False and not plan.careful:
+                count = self._run(line, plan, data, pos)
                 if count:
                     messages += count
                     total += count * line.size
-                    pos += count * (line.span + eol - pos)
+                    in_runs += count
                     kept += min(count, line.ring.maxlen or 0) * (line.size + MESSAGE_COST)
+                    pos += count * (end - pos)
                     before = None
                     continue
             before = line
@@ -260,16 +273,99 @@ class BulkReceiver(LineReceiver):
             route.bytes += line.size
             messages += 1
             total += line.size
-            plan = route.plan or Plan(route)
+            kept += line.size
             for batch, start, subscriber in plan.wire:
                 if not batch:
                     awake.append(subscriber)
                 batch.append(start)
                 batch.append(tail)
-            if plan.careful or plan.groups:
+            if plan.special:
                 self._deliver_one(plan, route, tail)
+                spread += len(plan.wire) * 2
+                if spread > _SPREAD_PIECES:
+                    spread = 0
+                    self.behind += self.hub.flush()
             pos = end
         if messages:
             self.hub.count_in(messages, total, self)
-            self.hub.remembered(kept + total + messages * MESSAGE_COST)
+            self.hub.remembered(kept + (messages - in_runs) * MESSAGE_COST)
         return pos
+
+    def _run(self, line: Line, plan: Plan, data: bytes, pos: int) -> int:
+        """Publish a run of one line at once; returns how many messages it had, or 0 if it is too
+        short to be worth it."""
+        stride = len(line.head) + line.size + 2
+        if line.pattern is None:
+            whole = re.escape(line.head) + b".{%d}\r\n" % line.size
+            line.pattern = re.compile(b"(?s:" + whole + b")++")
+        assert isinstance(line.pattern, re.Pattern)
+        most = max(_RUN, _SPREAD // (stride * (len(plan.wire) or 1)))
+        found = line.pattern.match(data, pos, pos + most * stride)
+        count = (found.end() - pos) // stride if found is not None else 0
+        if count < _RUN:
+            return 0
+        # The head holds one line feed, at its end, so it cannot overlap itself: if it is found as
+        # often as there are messages, it is found nowhere but at their starts.
+        parts = data[pos : pos + count * stride].split(line.head)
+        if len(parts) != count + 1:
+            line.pattern = False
+            return 0
+        size_line, now, awake = line.size_line, self.last_input, self.hub.awake
+        line.ring.extend(
+            [(now, size_line + part) for part in parts[1:][-(line.ring.maxlen or 1) :]]
+        )
+        route = line.route
+        route.hits += count
+        route.bytes += count * line.size
+        for batch, start, subscriber in plan.wire:
+            if not batch:
+                awake.append(subscriber)
+            batch.append((start + size_line).join(parts))
+        for group in plan.groups:
+            self._run_to_group(group, line, parts)
+        if len(plan.wire) * count * stride > _SPREAD // 2:
+            self.behind += self.hub.flush()
+        return count
+
+    def _run_to_group(self, group: QueueGroup, line: Line, parts: list[bytes]) -> None:
+        """Deal a run out to the members of a queue group, in turn."""
+        members, n, subject = group.members, len(group.members), line.route.subject
+        if any(not _in_bulk(m) or m.subscriber.stalled for m in members):
+            for part in parts[1:]:
+                self._deliver_to_group(group, subject, line.size_line + part)
+            return
+        for step in range(min(n, len(parts) - 1)):
+            member = members[(group.turn + step) % n]
+            share = parts[1 + step :: n]
+            batch, start, subscriber = _target(member, subject)
+            if not batch:
+                self.hub.awake.append(subscriber)
+            start += line.size_line
+            batch.append(start + start.join(share))
+            self.hub.count_out(member, len(share), len(share) * line.size)
+        group.turn = (group.turn + len(parts) - 1) % n
+
+    def _deliver_one(self, plan: Plan, route: Route, tail: bytes) -> None:
+        """Deliver one message to those who do not just get the bytes."""
+        if plan.careful:
+            message = self._message(route.subject, tail)
+            for subscription in plan.careful:
+                self.hub.deliver_to(subscription, message)
+        for group in plan.groups:
+            self._deliver_to_group(group, route.subject, tail)
+
+    def _deliver_to_group(self, group: QueueGroup, subject: str, tail: bytes) -> None:
+        member = group.next()
+        if member is None:
+            return
+        if not _in_bulk(member):
+            self.hub.deliver_to(member, self._message(subject, tail))
+            return
+        batch, start, subscriber = _target(member, subject)
+        if not batch:
+            self.hub.awake.append(subscriber)
+        batch += (start, tail)
+        self.hub.count_out(member, 1, len(tail) - tail.index(b"\n") - 3)
+
+    def _message(self, subject: str, tail: bytes) -> Message:
+        return Message(subject, tail[tail.index(b"\n") + 1 : -2], time=self.last_input, door="nats")

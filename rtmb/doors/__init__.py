@@ -1,0 +1,18 @@
+"""The ways into the hub. Each module but `bulk` and `outbox`, which `nats` stands on, is a door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twisted.plugin import getPlugins
+
+from rtmb.doors.nats import NatsDoor
+from rtmb.interfaces import IDoor
+
+#: The doors that rtmb brings.
+BUILT_IN: tuple[IDoor, ...] = (NatsDoor(),)
+
+
+def plugged_in() -> Iterable[IDoor]:
+    """The doors that other packages bring."""
+    return getPlugins(IDoor)

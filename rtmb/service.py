@@ -1,0 +1,275 @@
+"""The broker as a service: options, wiring, signals. `twistd rtmb` calls `makeService`.
+
+`Broker` is also what an application embeds: give it `Settings` and a reactor, and start it.
+"""
+
+from __future__ import annotations
+
+import gc
+import ipaddress
+import os
+import re
+import resource
+import signal
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from OpenSSL.crypto import X509, PKey
+from OpenSSL.SSL import Error as SSLError
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
+from twisted.logger import ILogObserver, Logger, jsonFileLogObserver
+from twisted.python import usage
+
+from rtmb import __version__, config
+from rtmb.auth import Authenticator
+from rtmb.config import FIELDS, Settings, SettingsError
+from rtmb.doors import BUILT_IN, plugged_in
+from rtmb.hub import Hub
+from rtmb.interfaces import IAuthenticator
+
+#: Young objects before Python looks for cycles: the bulk walk makes many, and none in cycles.
+_GC_THRESHOLD = 20_000
+
+
+def _describe(name: str) -> str:
+    default = FIELDS[name].default
+    shown = "" if default in ("", False) else f" [{default}]"
+    return f"{FIELDS[name].metadata['help']}{shown}"
+
+
+class Options(usage.Options):
+    """The command line of `twistd rtmb`, made from `rtmb.config.Settings`."""
+
+    longdesc = (
+        "A real-time message broker. Every option is also a key of the TOML file "
+        "(--max-payload is max_payload) and a variable of the environment (RTMB_MAX_PAYLOAD)."
+    )
+    optParameters = [
+        ["config", "c", None, "TOML file with settings; see rtmb.example.toml"],
+        *(
+            [name.replace("_", "-"), None, None, _describe(name)]
+            for name, f in FIELDS.items()
+            if not isinstance(f.default, bool)
+        ),
+    ]
+    optFlags = [
+        [name.replace("_", "-"), None, _describe(name)]
+        for name, f in FIELDS.items()
+        if isinstance(f.default, bool)
+    ]
+
+    def parseOptions(self, options: list[str] | None = None) -> None:
+        """As usual, but what is wrong is one line and exit status 1."""
+        try:
+            super().parseOptions(options)
+        except usage.UsageError as error:
+            raise SystemExit(f"rtmb: {error}; see twistd rtmb --help") from None
+
+    def opt_version(self) -> None:
+        """Print the version and exit."""
+        print(f"rtmb {__version__}")
+        raise SystemExit(0)
+
+    def load(self) -> Settings:
+        """The settings as they are at this moment: the file is read each time."""
+        given = {}
+        for name, f in FIELDS.items():
+            value = self[name.replace("_", "-")]
+            if value is not None and not (isinstance(f.default, bool) and not value):
+                given[name] = value
+        return config.load(given, self["config"], os.environ)
+
+
+class Broker(MultiService):
+    """One hub and its doors."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        reactor: Any = None,
+        authenticator: IAuthenticator | None = None,
+    ) -> None:
+        super().__init__()
+        if reactor is None:
+            from twisted.internet import reactor
+        self.reactor = reactor
+        self.settings = settings = settings or Settings()
+        self.server_id = uuid.uuid4().hex.upper()
+        self.name = settings.name or f"rtmb-{self.server_id[:8]}"
+        self.hub = Hub(
+            reactor.seconds, history=settings.history, history_bytes=settings.history_bytes
+        )
+        self._own_authenticator = authenticator is None
+        self.authenticator = authenticator or _authenticator(settings)
+        self.tls = _tls(settings)
+        self._add_doors()
+
+    def _add_doors(self) -> None:
+        doors = {door.name: door for door in BUILT_IN}
+        wanted = {name: dict(self.settings.doors.get(name, {})) for name in doors}
+        if self.settings.doors.keys() - doors.keys():
+            doors.update((door.name, door) for door in plugged_in())
+        for name, options in self.settings.doors.items():
+            if name not in doors:
+                raise SettingsError(
+                    f"doors.{name}: no such door; installed are {', '.join(sorted(doors))}"
+                )
+            wanted[name] = options
+        for name, options in wanted.items():
+            service = doors[name].open(self, options)
+            if service is not None:
+                service.setName(name)
+                service.setServiceParent(self)
+
+    @property
+    def port(self) -> int:
+        """The port of the text door, once it listens."""
+        return int(self.getServiceNamed("nats").factory.port)
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.settings.interface}:{self.port}"
+
+    def privilegedStartService(self) -> None:
+        super().privilegedStartService()
+        if not self.authenticator.required and not _is_loopback(self.settings.interface):
+            self.log.warn(
+                "anyone who can reach {interface} can publish and subscribe: no users are set",
+                interface=self.settings.interface,
+            )
+
+    def reload(self, settings: Settings) -> None:
+        """Take over new users, permissions and limits. The rest needs a restart."""
+        self.settings = settings
+        if self._own_authenticator:
+            self.authenticator = _authenticator(settings)
+        for service in self:
+            if hasattr(service, "reload"):
+                service.reload(settings, self.authenticator)
+
+    def lame_duck(self) -> Deferred[Any]:
+        """Send the clients elsewhere, gently; fires when the last has gone."""
+        grace = self.settings.lame_duck
+        return DeferredList(
+            [s.enter_lame_duck(grace) for s in self if hasattr(s, "enter_lame_duck")]
+        )
+
+
+class TwistdBroker(Broker):
+    """A broker that has the process to itself: signals, descriptors, the log's format."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        super().__init__(options.load())
+
+    def setServiceParent(self, parent: Any) -> None:
+        """twistd takes its log observer from the application, which is our parent."""
+        if self.settings.log_format == "json":
+            target = (self._options.parent or {}).get("logfile") or "-"
+            out = sys.stdout if target == "-" else Path(target).open("a", encoding="utf-8")
+            parent.setComponent(ILogObserver, jsonFileLogObserver(out, recordSeparator=""))
+        super().setServiceParent(parent)
+
+    def privilegedStartService(self) -> None:
+        try:
+            super().privilegedStartService()
+        except SettingsError as error:
+            raise SystemExit(f"rtmb: {error}") from None
+
+    def startService(self) -> None:
+        _raise_descriptor_limit(self.settings.max_connections)
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD)
+        self._on_signal(signal.SIGHUP, self._reload_file)
+        self._on_signal(signal.SIGUSR2, self._retire)
+        super().startService()
+
+    def _on_signal(self, number: int, call: Callable[[], None]) -> None:
+        signal.signal(number, lambda *_: self.reactor.callFromThread(call))
+
+    def _reload_file(self) -> None:
+        try:
+            settings = self._options.load()
+        except SettingsError as error:
+            self.log.error("not reloaded, the old settings stay: {error}", error=error)
+            return
+        self.reload(settings)
+        self.log.info("settings reloaded")
+
+    def _retire(self) -> None:
+        self.log.info("lame duck mode: {n} clients", n=len(self.hub.clients))
+        self.lame_duck().addCallback(lambda _: self.reactor.stop())
+
+
+def makeService(options: Options) -> TwistdBroker:
+    """What `twistd rtmb` runs."""
+    try:
+        return TwistdBroker(options)
+    except SettingsError as error:
+        raise SystemExit(f"rtmb: {error}") from None
+
+
+def _authenticator(settings: Settings) -> Authenticator:
+    return Authenticator(
+        settings.access, user=settings.user, password=settings.password, token=settings.token
+    )
+
+
+def _is_loopback(interface: str) -> bool:
+    try:
+        return ipaddress.ip_address(interface).is_loopback
+    except ValueError:
+        return interface == "localhost"
+
+
+def _raise_descriptor_limit(connections: int) -> None:
+    """Allow as many descriptors as the system lets us, up to what the connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 256
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _tls(settings: Settings) -> CertificateOptions | None:
+    """TLS as the settings have it, or None."""
+    if not settings.tls_cert:
+        return None
+    name = "tls_cert"
+    try:
+        chain = x509.load_pem_x509_certificates(Path(settings.tls_cert).read_bytes())
+        name = "tls_key"
+        key = load_pem_private_key(Path(settings.tls_key).read_bytes(), None)
+        name = "tls_ca"
+        trust = None
+        if settings.tls_verify:
+            blocks = re.findall(
+                b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----",
+                Path(settings.tls_ca).read_bytes(),
+                re.DOTALL,
+            )
+            if not blocks:
+                raise ValueError("no certificate in it")
+            trust = trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
+        name = "tls_cert and tls_key"
+        first, *others = [X509.from_cryptography(certificate) for certificate in chain]
+        options = CertificateOptions(
+            privateKey=PKey.from_cryptography_key(key),  # type: ignore[arg-type]
+            certificate=first,
+            extraCertChain=others,
+            trustRoot=trust,
+        )
+        options.getContext()
+    except (OSError, ValueError, TypeError, SSLError) as error:
+        raise SettingsError(f"{name}: {error or 'do not belong together'}") from None
+    return options
