@@ -174,8 +174,9 @@ class TwistdBroker(Broker):
     def setServiceParent(self, parent: Any) -> None:
         """twistd takes its log observer from the application, which is our parent."""
         if self.settings.log_format == "json":
-            target = (self._options.parent or {}).get("logfile") or "-"
-            out = sys.stdout if target == "-" else Path(target).open("a", encoding="utf-8")
+            target = self._options.parent["logfile"] if self._options.parent else None
+            path = Path(target or "-")
+            out = sys.stdout if target in (None, "-") else path.open("a", encoding="utf-8")
             parent.setComponent(ILogObserver, jsonFileLogObserver(out, recordSeparator=""))
         super().setServiceParent(parent)
 

@@ -5,8 +5,8 @@ there yet is raw mode. `LineReceiver`'s own loop copies the rest of the buffer f
 `dataReceived` here walks the chunk with an offset instead, and in front of it goes the walk proper:
 
 - A ``PUB`` line seen before is one dictionary hit to a `Line`: the size, and the route with, for
-  each subscriber, the ready start of its ``MSG`` line. From the size on, ``PUB`` and ``MSG`` are the
-  same bytes, so a message is passed on as one slice. (benchmark: 1,000 subjects)
+  each subscriber, the ready start of its ``MSG`` line. From the size on, ``PUB`` and ``MSG`` are
+  the same bytes, so a message is passed on as one slice. (benchmark: 1,000 subjects)
 - A line that repeats is a run: a regular expression finds how far it goes, one `split` takes it
   apart and one `join` for each subscriber puts it together again. (benchmarks: 1→1, 1→8, publish)
 - Everything else leaves the walk and takes the plain path, which is all that `bulk = False` has.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from twisted.protocols.basic import LineReceiver
 
@@ -85,10 +85,10 @@ def _in_bulk(subscription: Subscription) -> bool:
     return subscription.maximum is None and isinstance(subscription.subscriber, BulkReceiver)
 
 
-def _target(subscription: Subscription, subject: str) -> tuple[list[bytes], bytes, BulkReceiver]:
+def _target(subscription: Subscription, subject: str) -> tuple[list[bytes], bytes, ISubscriber]:
     subscriber = subscription.subscriber
-    assert isinstance(subscriber, BulkReceiver)
-    return subscriber.batch, wire.msg_start(wire.to_wire(subject), subscription.key), subscriber
+    batch: list[bytes] = subscriber.batch  # type: ignore[attr-defined]
+    return batch, wire.msg_start(wire.to_wire(subject), subscription.key), subscriber
 
 
 class BulkReceiver(LineReceiver):
@@ -141,9 +141,9 @@ class BulkReceiver(LineReceiver):
             finally:
                 self._busyReceiving = False
         start = self._buffer
-        if start and self.line_mode and not (self._busyReceiving or self.paused or self.done):
-            if not wire.may_become_operation(start):
-                self.lineReceived(start)  # no need to wait for its end to say that it is wrong
+        idle = self.line_mode and not (self._busyReceiving or self.paused or self.done)
+        if start and idle and not wire.may_become_operation(start):
+            self.lineReceived(start)  # no need to wait for its end to say that it is wrong
 
     def _receive(self, data: bytes) -> None:
         """What `LineReceiver.dataReceived` does, without copying the rest for each line."""
@@ -287,7 +287,7 @@ class BulkReceiver(LineReceiver):
                     self.behind += self.hub.flush()
             pos = end
         if messages:
-            self.hub.count_in(messages, total, self)
+            self.hub.count_in(messages, total, cast(ISubscriber, self))
             self.hub.remembered(kept + (messages - in_runs) * MESSAGE_COST)
         return pos
 
@@ -311,9 +311,8 @@ class BulkReceiver(LineReceiver):
             line.pattern = False
             return 0
         size_line, now, awake = line.size_line, self.last_input, self.hub.awake
-        line.ring.extend(
-            [(now, size_line + part) for part in parts[1:][-(line.ring.maxlen or 1) :]]
-        )
+        newest = parts[max(1, len(parts) - (line.ring.maxlen or 0)) :]
+        line.ring.extend([(now, size_line + part) for part in newest])
         route = line.route
         route.hits += count
         route.bytes += count * line.size

@@ -12,10 +12,10 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import IService, Service
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener, IListeningPort
 from twisted.internet.protocol import ServerFactory
@@ -623,7 +623,7 @@ class NatsFactory(ServerFactory):
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = self.reactor
 
-    def buildProtocol(self, addr: IAddress | None) -> NatsProtocol:
+    def buildProtocol(self, addr: IAddress | None) -> NatsProtocol:  # type: ignore[override]
         return NatsProtocol(self)
 
     def doStart(self) -> None:
@@ -705,7 +705,8 @@ class NatsFactory(ServerFactory):
     def start_lame_duck(self, grace: float) -> Deferred[None]:
         """Tell the clients to go elsewhere, then close them one by one over `grace` seconds."""
         self.lame_duck = True
-        self._empty = finished = Deferred()
+        finished: Deferred[None] = Deferred()
+        self._empty = finished
         leaving = list(self.clients.values())
         for client in leaving:
             if client.options.get("protocol"):
@@ -741,7 +742,7 @@ class NatsService(Service):
             raise SettingsError(
                 f"cannot listen on {settings.interface}:{settings.port}: {reason}"
             ) from None
-        factory.host, factory.port = settings.interface, self.listening.getHost().port
+        factory.host, factory.port = settings.interface, cast(Any, self.listening.getHost()).port
         self.log.info("text door: nats://{host}:{port}", host=factory.host, port=factory.port)
 
     def startService(self) -> None:
@@ -757,7 +758,9 @@ class NatsService(Service):
 
     def stop_accepting(self) -> Deferred[None]:
         listening, self.listening = self.listening, None
-        return maybeDeferred(listening.stopListening) if listening is not None else succeed(None)
+        if listening is None:
+            return succeed(None)
+        return maybeDeferred(cast(Callable[[], Deferred[None]], listening.stopListening))
 
     def enter_lame_duck(self, grace: float) -> Deferred[None]:
         self.stop_accepting()
