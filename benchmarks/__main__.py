@@ -119,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     print(where, file=sys.stderr)
                     client = clients[broker.name]
                     try:
-                        report.add(broker.name, measure(scenario, broker, client, options.seconds))
+                        readings = measure(scenario, broker, client, options.seconds)
+                        report.add(broker.name, turn, readings)
                     except (BenchmarkError, OSError) as error:
                         report.failures.append(f"{where}: {error}")
                         client.close()  # whatever is still on its way would spoil the next count
@@ -132,5 +133,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BenchmarkError as error:
+    except (BenchmarkError, OSError) as error:
         sys.exit(f"benchmarks: {error}")

@@ -15,15 +15,19 @@ from benchmarks.scenarios import Reading
 
 @dataclass
 class Row:
-    """What one line of the table is made of: a value a round from each server."""
+    """What one line of the table is made of: for each server the values by round."""
 
     reading: Reading
-    values: dict[str, list[float]] = field(default_factory=dict)
+    rounds: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    def values(self, name: str) -> list[float]:
+        return list(self.rounds.get(name, {}).values())
 
     def ratios(self, name: str, baseline: str) -> list[float]:
         """One ratio a round: neighbours in time share whatever else the machine was doing."""
-        pairs = zip(self.values.get(name, ()), self.values.get(baseline, ()), strict=False)
-        return [value / base for value, base in pairs if base]
+        base = self.rounds.get(baseline, {})
+        mine = self.rounds.get(name, {})
+        return [value / base[turn] for turn, value in mine.items() if base.get(turn)]
 
 
 @dataclass
@@ -35,10 +39,10 @@ class Report:
     failures: list[str] = field(default_factory=list)
     _rows: dict[str, Row] = field(default_factory=dict)
 
-    def add(self, server: str, readings: Iterable[Reading]) -> None:
+    def add(self, server: str, turn: int, readings: Iterable[Reading]) -> None:
         for reading in readings:
             row = self._rows.setdefault(reading.label, Row(reading))
-            row.values.setdefault(server, []).append(reading.value)
+            row.rounds.setdefault(server, {})[turn] = reading.value
 
     def markdown(self) -> str:
         *others, baseline = self.servers
@@ -47,11 +51,11 @@ class Report:
         for label, row in self._rows.items():
             direction = "↓" if row.reading.lower_is_better else "↑"
             cells = [label, f"{row.reading.unit} {direction}"]
-            cells += [spread(row.values.get(name, [])) for name in self.servers]
+            cells += [spread(row.values(name)) for name in self.servers]
             cells += [spread(row.ratios(name, baseline), bold=True) for name in others]
             lines.append(cells)
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        notes = [self._heading(), "", table, "", "Median (least–most). ↑ more is better, ↓ less."]
+        notes = [self._heading(), "", table, "", "Median (least…most). ↑ more is better, ↓ less."]
         return "\n".join([*notes, *(f"- failed: {failure}" for failure in self.failures)])
 
     def json(self) -> str:
@@ -61,7 +65,7 @@ class Report:
                 "label": label,
                 "unit": row.reading.unit,
                 "lower_is_better": row.reading.lower_is_better,
-                "values": row.values,
+                "values": {name: row.values(name) for name in self.servers},
                 "ratios": {name: row.ratios(name, baseline) for name in self.servers[:-1]},
             }
             for label, row in self._rows.items()
@@ -79,9 +83,9 @@ def machine() -> str:
 
 def spread(values: Sequence[float], bold: bool = False) -> str:
     if not values:
-        return "–"
+        return "-"
     middle = f"**{number(median(values))}**" if bold else number(median(values))
-    return f"{middle} ({number(min(values))}–{number(max(values))})" if len(values) > 1 else middle
+    return f"{middle} ({number(min(values))}…{number(max(values))})" if len(values) > 1 else middle
 
 
 def number(value: float) -> str:

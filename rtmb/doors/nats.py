@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import IService, Service
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener, IListeningPort
 from twisted.internet.protocol import ServerFactory
