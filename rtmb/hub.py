@@ -68,7 +68,8 @@ class Hub:
     def subscribe(self, subscription: Subscription, past: int = 0) -> None:
         """Begin to deliver, first the `past` newest messages of each subject that it matches."""
         for message in self.newest(subscription.pattern, past):
-            self.deliver_to(subscription, message)
+            if not any(matches(hidden, message.subject) for hidden in subscription.deny):
+                self.deliver_to(subscription, message)
         self.trie.add(subscription)
 
     def unsubscribe(self, subscription: Subscription) -> None:

@@ -66,17 +66,25 @@ class Line:
 class Plan:
     """A route as the walk needs it."""
 
-    __slots__ = ("careful", "groups", "special", "wire")
+    __slots__ = ("careful", "groups", "runs", "special", "wire")
 
     def __init__(self, route: Route) -> None:
-        served = tuple(s for s in route.plain if _in_bulk(s))
+        # A client with one subscription that needs care takes that way for all: it is to get its
+        # copies of a message in the order of its subscriptions.
+        watched = {s.subscriber for s in route.plain if not _in_bulk(s)}
+        served = tuple(s for s in route.plain if s.subscriber not in watched)
         #: Batch, ready start of ``MSG``, and subscriber, for those who just get the bytes.
         self.wire = tuple(_target(s, route.subject) for s in served)
         #: Those for whom the hub must look at each message.
-        self.careful = tuple(s for s in route.plain if s not in served)
+        self.careful = tuple(s for s in route.plain if s.subscriber in watched)
         self.groups = route.groups
         #: Whether there is more to do than to pass the bytes to the few in `wire`.
         self.special = bool(self.careful or self.groups or len(self.wire) >= _WIDE)
+        #: Whether runs may be taken whole: not if the hub must look at each message, nor if a
+        #: client would get the run of one of its subscriptions before that of another.
+        receivers = [s.subscriber for s in served]
+        receivers += [m.subscriber for group in self.groups for m in group.members]
+        self.runs = not self.careful and len(set(receivers)) == len(receivers)
         route.bulk = served
         route.plan = self
 
@@ -256,7 +264,7 @@ class BulkReceiver(LineReceiver):
                 del self.lines[data[pos:eol]]
                 break
             plan: Plan = route.plan or Plan(route)  # type: ignore[assignment]
-            if line is before and line.pattern is not False and not plan.careful:
+            if line is before and plan.runs and line.pattern is not False:
                 count = self._run(line, plan, data, pos)
                 if count:
                     messages += count

@@ -1,0 +1,67 @@
+"""The architecture, checked: who may import whom. docs/architecture.md tells the same."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import rtmb
+
+#: Each module may import those above it.
+ORDER = [
+    "rtmb",
+    "rtmb.interfaces",
+    "rtmb.subjects",
+    "rtmb.message",
+    "rtmb.wire",
+    "rtmb.auth",
+    "rtmb.config",
+    "rtmb.history",
+    "rtmb.hub",
+    "rtmb.doors.outbox",
+    "rtmb.doors.bulk",
+    "rtmb.doors.nats",
+    "rtmb.doors",
+    "rtmb.service",
+]
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """What a module imports when it is loaded, not what only the type checker reads."""
+    found: set[str] = set()
+    for node in tree.body:
+        for part in ast.walk(node) if not _is_type_checking(node) else ():
+            if isinstance(part, ast.Import):
+                found.update(alias.name for alias in part.names)
+            elif isinstance(part, ast.ImportFrom) and part.module:
+                for alias in part.names:
+                    whole = f"{part.module}.{alias.name}"
+                    found.add(whole if whole in ORDER else part.module)
+    return {name for name in found if name.split(".")[0] == "rtmb"}
+
+
+def _is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+class LayoutTests(SynchronousTestCase):
+    def test_imports_point_up(self) -> None:
+        root = Path(rtmb.__file__).parent
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            if "test" in parts:
+                continue
+            name = ".".join(parts).removesuffix(".__init__")
+            self.assertIn(name, ORDER, "a new module needs its place in ORDER")
+            above = ORDER[: ORDER.index(name)]
+            for other in imported(ast.parse(path.read_text())):
+                self.assertIn(other, above, f"{name} imports {other}")
+
+    def test_the_plugin_is_one_service_maker(self) -> None:
+        """twisted.plugin needs the folder to be no package."""
+        import twisted.plugins
+
+        found = [Path(p) for p in twisted.plugins.__path__ if (Path(p) / "rtmb_plugin.py").exists()]
+        self.assertTrue(found)
