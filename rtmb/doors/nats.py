@@ -27,7 +27,7 @@ from zope.interface import implementer
 from rtmb import __version__, wire
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings, SettingsError
-from rtmb.doors.bulk import BulkReceiver, Line
+from rtmb.doors.bulk import BulkReceiver, Known, Line
 from rtmb.doors.outbox import Outbox
 from rtmb.hub import INBOX, split_past
 from rtmb.interfaces import IAuthenticator, IDoor, ISubscriber
@@ -85,7 +85,7 @@ class NatsProtocol(BulkReceiver):
         self.settings = factory.settings
         self.MAX_LENGTH = self.settings.max_control_line + 1  # with its `\r`
         self.counters = Counters()
-        self.lines = {}
+        self.lines, self.subjects, self.sizes = {}, {}, {}
         self.subscriptions: dict[bytes, Subscription] = {}
         self.cid = 0
         self.name = "?"
@@ -317,11 +317,12 @@ class NatsProtocol(BulkReceiver):
             left = user.expires.timestamp() - self.hub.clock()
             self._cancel("expiry")
             self._later("expiry", max(0.0, left), self._expired)
-        # Who may do everything shares one cache of lines. Where each message needs a thought
-        # (an answer, a look at who sent it) the cache stays empty, see `payload_received`.
-        self.lines = {} if user.restricted else self.factory.lines
-        if self.verbose or not self.echo:
-            self.lines = {}
+        # Who may do everything shares what is known of lines. Where each message needs a thought
+        # (an answer, a look at who sent it) nothing is kept, see `payload_received`.
+        alone = user.restricted or self.verbose or not self.echo
+        self.lines = {} if alone else self.factory.lines
+        self.subjects = {} if alone else self.factory.subjects
+        self.sizes = {} if alone else self.factory.sizes
 
     def _expired(self) -> None:
         self._refuse(ProtocolError("User Authentication Expired"))
@@ -515,6 +516,7 @@ class NatsProtocol(BulkReceiver):
 
     def tick(self, now: float) -> None:
         """Called every second or so: PING who was silent, close who does not answer."""
+        self.forget_lines_if_full()
         if now < self._next_ping or self.done:
             return
         interval = self.settings.ping_interval
@@ -615,8 +617,10 @@ class NatsFactory(ServerFactory):
         #: The address that INFO tells; set when the port is known.
         self.host, self.port = self.settings.interface, self.settings.port
         self.clients: dict[int, NatsProtocol] = {}
-        #: The lines known to the bulk walk, for all clients that may publish anything.
+        #: What the bulk walk knows of lines, for all clients that may publish anything.
         self.lines: dict[bytes, Line] = {}
+        self.subjects: dict[bytes, Known] = {}
+        self.sizes: dict[bytes, int] = {}
         self.slow_consumers = 0
         self.lame_duck = False
         self._empty: Deferred[None] | None = None
@@ -671,6 +675,8 @@ class NatsFactory(ServerFactory):
         """Take new users, permissions and limits, and hold every client to them."""
         self.settings, self.authenticator = settings, authenticator
         self.lines.clear()
+        self.subjects.clear()
+        self.sizes.clear()
         for client in list(self.clients.values()):
             client.reloaded(settings, authenticator.still(client.user))
 

@@ -1,7 +1,7 @@
 """Help for tests that use the broker as its users do: as a process, from outside.
 
-`BrokerProcess` is a broker under twistd, `RawClient` a plain socket that speaks the protocol byte by
-byte, and `Typist` a program such as telnet with someone at its keyboard.
+`BrokerProcess` is a broker under twistd, `RawClient` a plain socket that speaks the protocol byte
+by byte, and `Typist` a program such as telnet with someone at its keyboard.
 """
 
 from __future__ import annotations
@@ -146,11 +146,13 @@ class BrokerProcess:
         assert self.process.stdout is not None
         self._tail = Tail(self.process.stdout.fileno())
         try:
-            found = self.expect_log(r"text door: nats://(\S+):(\d+)")
+            found = self.expect_log(
+                r'text door: nats://[^\s{]+:(\d+)|"port": (\d+), .*"text door: '
+            )
         except BaseException:
             self.stop()
             raise
-        self.host, self.port = host, int(found[2])
+        self.host, self.port = host, int(found[1] or found[2])
 
     def __enter__(self) -> Self:
         return self

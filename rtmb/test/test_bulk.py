@@ -103,8 +103,9 @@ class WalkTests(SynchronousTestCase):
         broker = MemoryBroker()
         peer = broker.connect()
         for i in range(50):
-            peer.send(pub(b"s.%d" % i, b"x"))
-        self.assertLessEqual(len(broker.factory.lines), 10)
+            peer.send(pub(b"s.%d" % i, b"x" * i) + pub(b"s", b"x" * i) * 2)
+        for cache in (broker.factory.lines, broker.factory.subjects, broker.factory.sizes):
+            self.assertLessEqual(len(cache), 10)
 
     def test_a_walk_is_taken(self) -> None:
         """These tests compare two paths indeed: repeated lines do not reach the plain one."""

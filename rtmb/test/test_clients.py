@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -105,7 +106,7 @@ class NatsPyTests(WithBroker):
             for data in sent:
                 await client.publish("py.work", data)
             await client.drain()
-            self.assertEqual(sorted(sum(got, [])), sorted(sent))
+            self.assertEqual(sorted(itertools.chain(*got)), sorted(sent))
             self.assertTrue(all(got), got)
 
         self.with_client(work)
@@ -344,7 +345,7 @@ class NatsJsTests(unittest.TestCase):
     def test_queue_group(self) -> None:
         """Of three workers in a queue group each message reaches one, and all have work."""
         got = self.results["queue_group"]
-        self.assertEqual(sorted(map(int, sum(got, []))), list(range(30)))
+        self.assertEqual(sorted(map(int, itertools.chain(*got))), list(range(30)))
         self.assertTrue(all(got), got)
 
     def test_request_and_reply(self) -> None:
@@ -411,7 +412,10 @@ class NatsJsTests(unittest.TestCase):
 
 
 # A base that is itself no test case, so that no runner runs it.
-_TypedBase = WithBroker if TYPE_CHECKING else object
+if TYPE_CHECKING:
+    _TypedBase = WithBroker
+else:
+    _TypedBase = object
 
 
 class Typed(_TypedBase):
