@@ -35,7 +35,13 @@ def whole(value: Any) -> int:
     return int(value)
 
 
-def port(value: Any) -> int:
+def positive(value: Any) -> int:
+    if (number := whole(value)) == 0:
+        raise ValueError("a whole number above 0")
+    return number
+
+
+def port_number(value: Any) -> int:
     try:
         number = whole(value)
     except ValueError:
@@ -83,6 +89,15 @@ def text(value: Any) -> str:
     return value
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    """Several: a list in TOML, the option repeated, or words with commas or spaces between."""
+    if isinstance(value, str):
+        value = re.split(r"[,\s]+", value.strip()) if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) and v for v in value):
+        raise ValueError("a list of texts")
+    return tuple(value)
+
+
 def one_of(*choices: str) -> Callable[[Any], str]:
     def choice(value: Any) -> str:
         if value not in choices:
@@ -103,7 +118,7 @@ class Settings:
     # Where to listen. Loopback: a broker without passwords should not be found by strangers.
     interface: str = option("127.0.0.1", text, "Address to listen on")
     # What every NATS client tries when told nothing.
-    port: int = option(4222, port, "Port of the text door; 0 picks a free one")
+    port: int = option(4222, port_number, "Port of the text door; 0 picks a free one")
     # Shown to clients and in the log; empty: made from the host's name and the port.
     name: str = option("", text, "Name of this broker")
 
@@ -138,6 +153,36 @@ class Settings:
     history_bytes: int = option(
         128 << 20, size, "Most memory for them all; subjects longest unused are forgotten first"
     )
+
+    # The HTTP door: REST, WebSocket, monitoring and the page.
+    http_port: int = option(8080, port_number, "Port of the HTTP door; 0 picks a free one")
+    no_http: bool = option(False, switch, "Turn the HTTP door off")
+    api_key: str = option("", text, "Key that HTTP clients must give (also API_KEY)", secret=True)
+    # A page of another site must not read this broker through its visitor's browser.
+    cors_origin: tuple[str, ...] = option(
+        (), texts, "Site whose pages may use the HTTP door, such as https://example.org, or *"
+    )
+    # Small: these are for people's eyes, who want what is new, not what is old.
+    ws_queue: int = option(100, positive, "Messages queued for a WebSocket that does not read")
+    ws_stuck: float = option(5.0, seconds, "Seconds without reading before such a one is closed")
+
+    # The msgpack door.
+    msgpack_port: int = option(36_912, port_number, "Port of the msgpack door; 0 picks a free one")
+    no_msgpack: bool = option(False, switch, "Turn the msgpack door off")
+    # A second or so of busy traffic, at a cost nobody notices.
+    msgpack_buffer: int = option(10_000, positive, "Recent messages kept for its slow clients")
+    msgpack_buffer_bytes: int = option(4 << 20, positive_size, "Most memory for them")
+
+    # lbroker's.
+    metrics_interval: float = option(10.0, seconds, "Seconds between !system/metrics/... messages")
+
+    # The journal, which Spark reads. Nothing is kept unless asked for.
+    journal: tuple[str, ...] = option((), texts, "Pattern of subjects to keep in the journal")
+    # A few minutes of busy traffic.
+    journal_bytes: int = option(256 << 20, positive_size, "Most memory for the journal")
+    journal_messages: int = option(0, whole, "Most messages in the journal; 0: no limit")
+    # Long enough for a restarted Spark query to come back and repeat itself.
+    dedup_window: float = option(120.0, seconds, "Seconds in which a repeated message id is known")
 
     # How long closing may take.
     drain_timeout: float = option(5.0, seconds, "Seconds to flush clients when stopping")
@@ -215,6 +260,8 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                 + _nearest(variable, [f"RTMB_{f.upper()}" for f in FIELDS])
             )
         found[name] = parse_value(name, value, f"environment: {variable}")
+    if environment.get("API_KEY") and "api_key" not in found:
+        found["api_key"] = environment["API_KEY"]
     return found
 
 
@@ -268,7 +315,9 @@ def example() -> str:
         shown = str(default).lower() if isinstance(default, bool) else repr(default)
         if isinstance(default, str):
             shown = f'"{default}"'
-        elif default in (1 << 20, 64 << 20, 128 << 20):
+        elif isinstance(default, tuple):
+            shown = "[]"
+        elif isinstance(default, int) and default >= 1 << 20 and default % (1 << 20) == 0:
             shown = f'"{default >> 20}MiB"'
         lines += [f"# {f.metadata['help']}.", f"#{name} = {shown}", ""]
     return "\n".join(lines) + _EXAMPLE_TABLES

@@ -59,7 +59,7 @@ class Topic:
 def cost(entry: Tail | Message) -> int:
     """The memory that a kept message takes, on the generous side."""
     if isinstance(entry, Message):
-        return MESSAGE_COST + len(entry.payload) + len(entry.headers or b"")
+        return MESSAGE_COST + entry.size
     return MESSAGE_COST + len(entry[1])
 
 

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from operator import attrgetter
 
 from rtmb.history import MESSAGE_COST, History, Topic
 from rtmb.interfaces import ISubscriber
 from rtmb.message import Message
-from rtmb.subjects import Counters, Route, SubjectTrie, Subscription, has_wildcard, matches
+from rtmb.subjects import (
+    Counters,
+    Route,
+    SubjectTrie,
+    Subscription,
+    has_wildcard,
+    hears,
+    matches,
+)
 
 #: Replies to requests: one-off subjects, not remembered and their routes not kept.
 INBOX = "_INBOX."
@@ -51,6 +60,7 @@ class Hub:
         #: Everyone connected, at any door, by the number that `join` gave.
         self.clients: dict[int, ISubscriber] = {}
         self._last_client = 0
+        self._departed: defaultdict[str, Counters] = defaultdict(Counters)
 
     # Coming and going
 
@@ -61,7 +71,9 @@ class Hub:
         return self._last_client
 
     def leave(self, number: int) -> None:
-        self.clients.pop(number, None)
+        client = self.clients.pop(number, None)
+        if client is not None:
+            self._departed[client.door].add(client.counters)
 
     # Subscribing
 
@@ -71,9 +83,11 @@ class Hub:
             if not any(matches(hidden, message.subject) for hidden in subscription.deny):
                 self.deliver_to(subscription, message)
         self.trie.add(subscription)
+        subscription.subscriber.counters.changes += 1
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        self.trie.remove(subscription)
+        if self.trie.remove(subscription):
+            subscription.subscriber.counters.changes += 1
 
     def limit(self, subscription: Subscription, maximum: int, *, from_now: bool = False) -> bool:
         """End a subscription after `maximum` messages, counted from its beginning or from now.
@@ -113,7 +127,7 @@ class Hub:
             if member is not None:
                 self.deliver_to(member, message)
                 count += 1
-        size = len(message.payload) + len(message.headers or b"")
+        size = message.size
         self.count_in(1, size, source)
         if not inbox:
             self._remember(message, size)
@@ -121,7 +135,7 @@ class Hub:
 
     def deliver_to(self, subscription: Subscription, message: Message) -> None:
         """Deliver to one subscription, and end it where this was its last."""
-        self.count_out(subscription, 1, len(message.payload) + len(message.headers or b""))
+        self.count_out(subscription, 1, message.size)
         subscriber = subscription.subscriber
         subscriber.deliver(subscription, message)
         if subscription.maximum is not None and subscription.delivered >= subscription.maximum:
@@ -166,8 +180,9 @@ class Hub:
         if not has_wildcard(pattern):
             topic = self.history.get(pattern)
             return topic.newest(count) if topic is not None else []
-        found = [t.newest(count) for t in self.history if matches(pattern, t.name)]
-        return list(heapq.merge(*found, key=attrgetter("time")))
+        found = [t for t in self.history if hears(pattern, t.name)]
+        found.sort(key=attrgetter("name"))  # decides between messages of the same moment
+        return list(heapq.merge(*(t.newest(count) for t in found), key=attrgetter("time")))
 
     # Topics
 
@@ -210,6 +225,16 @@ class Hub:
         """Messages and bytes in and out since the start."""
         self.settle_all()
         return self._totals
+
+    def by_door(self) -> dict[str, Counters]:
+        """The same for each door that anyone came by."""
+        self.settle_all()
+        found: defaultdict[str, Counters] = defaultdict(Counters)
+        for door, counters in self._departed.items():
+            found[door].add(counters)
+        for client in self.clients.values():
+            found[client.door].add(client.counters)
+        return dict(found)
 
     def count_in(self, messages: int, size: int, source: ISubscriber | None) -> None:
         """Count messages published."""

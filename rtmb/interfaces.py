@@ -24,6 +24,7 @@ class ISubscriber(Interface):
     """One client of a door, as the hub sees it: it takes messages and may send some."""
 
     name: str = Attribute("Who this is, for people: the log, the monitoring.")
+    door: str = Attribute("The name of the door it came by.")
     counters: Counters = Attribute("Messages and bytes in and out; the hub adds to them.")
     echo: bool = Attribute("Whether it wants the messages that it published itself.")
     stalled: bool = Attribute("True while it is behind: queue groups pass it over.")

@@ -71,7 +71,9 @@ def to_value(payload: bytes) -> Any:
 class Message:
     """What was published: a subject, a payload in one form or both, and what came with it."""
 
-    __slots__ = ("_payload", "_value", "door", "headers", "reply", "subject", "time")
+    __slots__ = (
+        "_payload", "_size", "_value", "door", "headers", "packed", "reply", "subject", "time"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class Message:
         headers: bytes | None = None,
         time: float = 0.0,
         door: str = "",
+        size: int | None = None,
+        packed: bytes | None = None,
     ) -> None:
         self.subject = subject
         self._payload = payload if payload is not None or value is not _ABSENT else b""
@@ -94,6 +98,16 @@ class Message:
         self.time = time
         #: The door it came in by.
         self.door = door
+        #: The message as it stands on the msgpack door's wire, once someone there needed it.
+        self.packed = packed
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload and headers, as they came; a door that knows better says so."""
+        if self._size is None:
+            self._size = len(self.payload) + len(self.headers or b"")
+        return self._size
 
     @property
     def payload(self) -> bytes:

@@ -33,6 +33,7 @@ from rtmb.config import FIELDS, Settings, SettingsError
 from rtmb.doors import BUILT_IN, plugged_in
 from rtmb.hub import Hub
 from rtmb.interfaces import IAuthenticator
+from rtmb.system import System
 
 #: Young objects before Python looks for cycles: the bulk walk makes many, and none in cycles.
 _GC_THRESHOLD = 20_000
@@ -40,7 +41,7 @@ _GC_THRESHOLD = 20_000
 
 def _describe(name: str) -> str:
     default = FIELDS[name].default
-    shown = "" if default in ("", False) else f" [{default}]"
+    shown = "" if default in ("", False, ()) else f" [{default}]"
     return f"{FIELDS[name].metadata['help']}{shown}"
 
 
@@ -56,7 +57,7 @@ class Options(usage.Options):
         *(
             [name.replace("_", "-"), None, None, _describe(name)]
             for name, f in FIELDS.items()
-            if not isinstance(f.default, bool)
+            if not isinstance(f.default, (bool, tuple))
         ),
     ]
     optFlags = [
@@ -64,6 +65,10 @@ class Options(usage.Options):
         for name, f in FIELDS.items()
         if isinstance(f.default, bool)
     ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeated: dict[str, list[str]] = {}
 
     def parseOptions(self, options: list[str] | None = None) -> None:
         """As usual, but what is wrong is one line and exit status 1."""
@@ -81,10 +86,26 @@ class Options(usage.Options):
         """The settings as they are at this moment: the file is read each time."""
         given = {}
         for name, f in FIELDS.items():
-            value = self[name.replace("_", "-")]
+            if isinstance(f.default, tuple):
+                value = self.repeated.get(name)
+            else:
+                value = self[name.replace("_", "-")]
             if value is not None and not (isinstance(f.default, bool) and not value):
                 given[name] = value
         return config.load(given, self["config"], os.environ)
+
+
+def _repeatable(name: str) -> Callable[[Options, str], None]:
+    def collect(self: Options, value: str) -> None:
+        self.repeated.setdefault(name, []).append(value)
+
+    collect.__doc__ = f"{_describe(name)}; may be given several times"
+    return collect
+
+
+for _name, _field in FIELDS.items():
+    if isinstance(_field.default, tuple):
+        setattr(Options, f"opt_{_name}", _repeatable(_name))
 
 
 class Broker(MultiService):
@@ -108,6 +129,9 @@ class Broker(MultiService):
         self.hub = Hub(
             reactor.seconds, history=settings.history, history_bytes=settings.history_bytes
         )
+        self.system = System(self.hub, reactor, settings.metrics_interval)
+        self.system.setName("system")
+        self.system.setServiceParent(self)
         self._own_authenticator = authenticator is None
         self.authenticator = authenticator or _authenticator(settings)
         self.tls = _tls(settings)
@@ -133,7 +157,7 @@ class Broker(MultiService):
     @property
     def port(self) -> int:
         """The port of the text door, once it listens."""
-        return int(self.getServiceNamed("nats").factory.port)
+        return int(self.getServiceNamed("nats").port)
 
     @property
     def url(self) -> str:

@@ -6,6 +6,7 @@ one token and ``>``, at the end, for one or more. Knows nothing of doors, messag
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 #: How many subjects' routes are kept ready. A route costs a few hundred bytes, so this is some
 #: megabytes at most; nats-server keeps 1,024, but a miss costs Python more than it costs Go.
 ROUTE_CACHE = 16_384
+
+#: How the broker's own subjects begin: ``!system/events/slow_consumer``.
+OWN = "!"
 
 # White space is what separates fields on the wire (`bytes.split()`), and nothing more.
 _SUBJECT = re.compile(r"[^ \t\r\n\f\v.]+(?:\.[^ \t\r\n\f\v.]+)*")
@@ -59,6 +63,14 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(given)
 
 
+def hears(pattern: str, subject: str) -> bool:
+    """Whether a subscription to `pattern` gets `subject`: as `matches` says, but what begins with
+    ``!`` (the broker's own subjects) is asked for by name, not by a wildcard that means all."""
+    return matches(pattern, subject) and not (
+        subject[:1] == OWN and pattern.partition(".")[0] in ("*", ">")
+    )
+
+
 def overlap(one: str, other: str) -> bool:
     """Whether some subject matches both patterns."""
     left, right = one.split("."), other.split(".")
@@ -71,12 +83,20 @@ def overlap(one: str, other: str) -> bool:
 
 
 class Counters:
-    """Messages and payload bytes, in (published) and out (delivered)."""
+    """Messages and payload bytes, in (published) and out (delivered), and how often a subscription
+    was made or ended."""
 
-    __slots__ = ("in_bytes", "in_msgs", "out_bytes", "out_msgs")
+    __slots__ = ("changes", "in_bytes", "in_msgs", "out_bytes", "out_msgs")
 
     def __init__(self) -> None:
-        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
+        self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = self.changes = 0
+
+    def add(self, other: Counters) -> None:
+        self.in_msgs += other.in_msgs
+        self.in_bytes += other.in_bytes
+        self.out_msgs += other.out_msgs
+        self.out_bytes += other.out_bytes
+        self.changes += other.changes
 
 
 class Subscription:
@@ -224,6 +244,9 @@ class SubjectTrie:
         self._cached: dict[str, dict[str, Route]] = {}
         self._cached_count = 0
         self._count = 0
+        #: Other indexes than this trie: each says which of its subscriptions get a subject. When
+        #: one changes its mind, it calls `invalidate`.
+        self.others: list[Callable[[str], Iterable[Subscription]]] = []
         #: Whose turn is first in a new route's groups. It moves on, so that routes remade often,
         #: or never kept, do not all begin with the same member.
         self._turn = 0
@@ -292,7 +315,8 @@ class SubjectTrie:
         """Who receives `subject`, worked out anew and not kept."""
         plain: list[Subscription] = []
         grouped: dict[str, list[Subscription]] = {}
-        for entries in self._found(subject.split(".")):
+        found = self._found(subject.split("."))
+        for entries in itertools.chain(found, (other(subject) for other in self.others)):
             for subscription in entries:
                 if subscription.deny and any(matches(d, subject) for d in subscription.deny):
                     continue
@@ -310,20 +334,22 @@ class SubjectTrie:
     def _found(self, tokens: list[str]) -> Iterator[dict[Subscription, None]]:
         # The set of nodes reached level by level: at most 2^depth, and no more than the trie has.
         level = [self._root]
+        own = tokens[0][:1] == OWN
         for token in tokens:
             below: list[_Node] = []
             for node in level:
-                if node.rest is not None and node.rest.entries:
-                    yield node.rest.entries
-                if node.star is not None:
-                    below.append(node.star)
+                if not own:
+                    if node.rest is not None and node.rest.entries:
+                        yield node.rest.entries
+                    if node.star is not None:
+                        below.append(node.star)
                 if node.children is not None:
                     child = node.children.get(token)
                     if child is not None:
                         below.append(child)
             if not below:
                 return
-            level = below
+            level, own = below, False
         for node in level:
             if node.entries:
                 yield node.entries

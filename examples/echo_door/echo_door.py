@@ -18,7 +18,7 @@ from twisted.plugin import IPlugin
 from twisted.protocols.basic import LineOnlyReceiver
 from zope.interface import implementer
 
-from rtmb.config import SettingsError, port
+from rtmb.config import SettingsError, port_number
 from rtmb.hub import Hub
 from rtmb.interfaces import IDoor, ISubscriber
 from rtmb.message import Message
@@ -37,7 +37,7 @@ class EchoProtocol(LineOnlyReceiver):
     delimiter = b"\n"
     echo = True
     stalled = False
-    name = "echo"
+    name = door = "echo"
 
     def __init__(self, hub: Hub, pattern: str) -> None:
         self.hub = hub
@@ -111,7 +111,7 @@ class EchoDoor:
         if not isinstance(pattern, str) or not is_pattern(pattern):
             raise SettingsError(f"doors.echo.subject: not a pattern: {pattern!r}")
         try:
-            number = port(options.get("port", 7777))
+            number = port_number(options.get("port", 7777))
         except ValueError as error:
             raise SettingsError(f"doors.echo.port: expected {error}") from None
         endpoint = TCP4ServerEndpoint(broker.reactor, number, interface=broker.settings.interface)

@@ -1,4 +1,5 @@
-"""The ways into the hub. Each module but `bulk` and `outbox`, which `nats` stands on, is a door."""
+"""The ways into the hub. Each module is a door, but for what doors stand on:
+`listener`, `outbox` and `bulk`."""
 
 from __future__ import annotations
 

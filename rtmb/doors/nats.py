@@ -12,12 +12,12 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from twisted.application.service import IService, Service
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
-from twisted.internet.error import CannotListenError, ConnectionDone
-from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener, IListeningPort
+from twisted.application.service import IService
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener
 from twisted.internet.protocol import ServerFactory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -26,8 +26,9 @@ from zope.interface import implementer
 
 from rtmb import __version__, wire
 from rtmb.auth import ANYONE, Credentials, User
-from rtmb.config import Settings, SettingsError
+from rtmb.config import Settings
 from rtmb.doors.bulk import BulkReceiver, Known, Line
+from rtmb.doors.listener import Listener
 from rtmb.doors.outbox import Outbox
 from rtmb.hub import INBOX, split_past
 from rtmb.interfaces import IAuthenticator, IDoor, ISubscriber
@@ -38,8 +39,6 @@ from rtmb.wire import ProtocolError
 if TYPE_CHECKING:
     from rtmb.service import Broker
 
-#: Connections that may wait to be accepted: thousands come at once when a broker comes back.
-BACKLOG = 1024
 #: Read this much at a time. Four times Twisted's own: each read costs a turn of the reactor
 #: (benchmarks: 1→1 at 1 KiB and 16 KiB).
 READ_SIZE = 256 * 1024
@@ -75,6 +74,7 @@ class NatsProtocol(BulkReceiver):
     """One client."""
 
     log = Logger()
+    door = "nats"
     factory: NatsFactory
     transport: Any
 
@@ -132,7 +132,7 @@ class NatsProtocol(BulkReceiver):
         self.cid = self.hub.join(self)
         self.factory.clients[self.cid] = self
         self.name = f"{self.host}:{self.port} - cid:{self.cid}"
-        self.log.info("{name} connected", name=self.name)
+        self.factory.system.connected(self)
         if self.factory.tls is not None and settings.tls_first:
             self._start_tls(b"")
         elif self.factory.tls is not None:
@@ -153,7 +153,7 @@ class NatsProtocol(BulkReceiver):
             why = self.closed_reason or (
                 "client closed" if reason.check(ConnectionDone) else reason.getErrorMessage()
             )
-            self.log.info("{name} disconnected: {reason}", name=self.name, reason=why)
+            self.factory.system.disconnected(self, why)
             self.factory.client_gone()
 
     def _forget(self) -> None:
@@ -482,13 +482,7 @@ class NatsProtocol(BulkReceiver):
             return
         subject = wire.from_wire(last.split(b" ", 2)[1]) if last[:1] in (b"M", b"H") else "?"
         self.closed_reason = "slow consumer"
-        self.factory.slow_consumers += 1
-        self.log.warn(
-            "slow consumer: {name}: {pending} bytes waiting, last on {subject}",
-            name=self.name,
-            pending=self.outbox.pending,
-            subject=subject,
-        )
+        self.factory.system.slow(self, "close", subject, self.outbox.pending)
         self.abort()
 
     def _wait_for(self, behind: list[ISubscriber]) -> None:
@@ -609,6 +603,7 @@ class NatsFactory(ServerFactory):
     def __init__(self, broker: Broker) -> None:
         self.reactor = broker.reactor
         self.hub = broker.hub
+        self.system = broker.system
         self.settings = broker.settings
         self.authenticator = broker.authenticator
         self.tls = broker.tls
@@ -621,7 +616,6 @@ class NatsFactory(ServerFactory):
         self.lines: dict[bytes, Line] = {}
         self.subjects: dict[bytes, Known] = {}
         self.sizes: dict[bytes, int] = {}
-        self.slow_consumers = 0
         self.lame_duck = False
         self._empty: Deferred[None] | None = None
         self._ticking = LoopingCall(self._tick)
@@ -726,47 +720,22 @@ class NatsFactory(ServerFactory):
         return finished
 
 
-class NatsService(Service):
+class NatsService(Listener):
     """Listens for the text door, and drains it at the end."""
 
-    log = Logger()
+    greeting = "text door: nats://{host}:{port}"
 
     def __init__(self, factory: NatsFactory) -> None:
+        settings = factory.settings
+        super().__init__(factory.reactor, factory, settings.interface, settings.port)
         self.factory = factory
-        self.listening: IListeningPort | None = None
 
     def privilegedStartService(self) -> None:
-        """Ports are bound here, while the process may still be root."""
         super().privilegedStartService()
-        settings, factory = self.factory.settings, self.factory
-        try:
-            self.listening = factory.reactor.listenTCP(
-                settings.port, factory, backlog=BACKLOG, interface=settings.interface
-            )
-        except CannotListenError as error:
-            reason = getattr(error.socketError, "strerror", None) or error.socketError
-            raise SettingsError(
-                f"cannot listen on {settings.interface}:{settings.port}: {reason}"
-            ) from None
-        factory.host, factory.port = settings.interface, cast(Any, self.listening.getHost()).port
-        self.log.info("text door: nats://{host}:{port}", host=factory.host, port=factory.port)
+        self.factory.host, self.factory.port = self.host, self.port
 
-    def startService(self) -> None:
-        if self.listening is None:
-            self.privilegedStartService()
-        super().startService()
-
-    def stopService(self) -> Deferred[None]:
-        super().stopService()
-        stopped = self.stop_accepting()
-        closed = self.factory.close_all(self.factory.settings.drain_timeout)
-        return DeferredList([stopped, closed]).addCallback(lambda results: None)
-
-    def stop_accepting(self) -> Deferred[None]:
-        listening, self.listening = self.listening, None
-        if listening is None:
-            return succeed(None)
-        return maybeDeferred(cast(Callable[[], Deferred[None]], listening.stopListening))
+    def drain(self) -> Deferred[None]:
+        return self.factory.close_all(self.factory.settings.drain_timeout)
 
     def enter_lame_duck(self, grace: float) -> Deferred[None]:
         self.stop_accepting()

@@ -62,7 +62,7 @@ class Peer:
         return self.heard()
 
     def heard(self) -> bytes:
-        said = self.transport.value()
+        said: bytes = self.transport.value()
         self.transport.clear()
         return said
 

@@ -17,6 +17,8 @@ from rtmb.subjects import Counters, Subscription
 class Listener:
     """A subscriber that keeps what it gets."""
 
+    door = "test"
+
     def __init__(self, name: str = "listener", *, echo: bool = True) -> None:
         self.name = name
         self.counters = Counters()

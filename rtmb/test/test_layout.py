@@ -20,6 +20,8 @@ ORDER = [
     "rtmb.config",
     "rtmb.history",
     "rtmb.hub",
+    "rtmb.system",
+    "rtmb.doors.listener",
     "rtmb.doors.outbox",
     "rtmb.doors.bulk",
     "rtmb.doors.nats",

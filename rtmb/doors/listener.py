@@ -1,0 +1,73 @@
+"""A service that listens on a TCP port for a door: binds, says where, stops accepting, drains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.logger import Logger
+
+from rtmb.config import SettingsError
+
+#: Connections that may wait to be accepted: thousands come at once when a broker comes back.
+BACKLOG = 1024
+
+
+class Listener(Service):
+    """Listens while it runs. Doors inherit it and say in `drain` how their clients are closed."""
+
+    log = Logger()
+    #: What the log says once the port is bound.
+    greeting = "listening on {host}:{port}"
+    #: The option that chooses the port.
+    option = "--port"
+
+    def __init__(
+        self, reactor: Any, factory: IProtocolFactory, interface: str, port: int, tls: Any = None
+    ) -> None:
+        self.reactor = reactor
+        self.site = factory
+        #: Where it listens; the port is the real one once it does.
+        self.host, self.port = interface, port
+        self._tls = tls
+        self.listening: IListeningPort | None = None
+
+    def privilegedStartService(self) -> None:
+        """Ports are bound here, while the process may still be root."""
+        super().privilegedStartService()
+        where = {"backlog": BACKLOG, "interface": self.host}
+        try:
+            if self._tls is None:
+                self.listening = self.reactor.listenTCP(self.port, self.site, **where)
+            else:
+                self.listening = self.reactor.listenSSL(self.port, self.site, self._tls, **where)
+        except CannotListenError as error:
+            reason = getattr(error.socketError, "strerror", None) or error.socketError
+            raise SettingsError(
+                f"cannot listen on {self.host}:{self.port}: {reason}; see {self.option}"
+            ) from None
+        self.port = cast(Any, self.listening).getHost().port
+        self.log.info(self.greeting, host=self.host, port=self.port)
+
+    def startService(self) -> None:
+        if self.listening is None:
+            self.privilegedStartService()
+        super().startService()
+
+    def stop_accepting(self) -> Deferred[None]:
+        listening, self.listening = self.listening, None
+        if listening is None:
+            return succeed(None)
+        return maybeDeferred(cast(Callable[[], Deferred[None]], listening.stopListening))
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return DeferredList([self.stop_accepting(), self.drain()]).addCallback(lambda results: None)
+
+    def drain(self) -> Deferred[None]:
+        """Flush and close the clients; fires when the last has gone."""
+        return succeed(None)
