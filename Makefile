@@ -23,7 +23,7 @@ test: $(VENV)/.installed-test programs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	RTMB_REQUIRE_ALL=1 $(BIN)/python -m pytest $(ARGS)
+	REQUIRE_ALL_TESTS=1 $(BIN)/python -m pytest $(ARGS)
 	rm -rf $(VENV)/trial && mkdir $(VENV)/trial
 	cd $(VENV)/trial && ../bin/trial rtmb
 

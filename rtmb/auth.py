@@ -118,8 +118,8 @@ class Access:
             if names.count(name) > 1:
                 raise AccessError(f"auth.users: {name} is there twice")
         guest = _text(table, "auth", "no_auth_user")
-        if guest and guest not in names:
-            raise AccessError(f"auth.no_auth_user: no user named {guest}")
+        if guest and guest not in [u.name for u in users if u.nkey is None]:
+            raise AccessError(f"auth.no_auth_user: no user with a password is named {guest}")
         return cls(users, _text(table, "auth", "token"), guest)
 
 
@@ -245,15 +245,13 @@ class Authenticator:
         self._named = {u.name: u for u in users if u.nkey is None}
         self._keyed = {u.nkey: u for u in users if u.nkey is not None}
         self._token = token or access.token
-        self._guest = self._named.get(access.no_auth_user)
         self.required = bool(users or self._token)
+        self.guest = self._named.get(access.no_auth_user) if self.required else ANYONE
         self.nonce_needed = bool(self._keyed)
 
     def authenticate(self, credentials: Credentials) -> Deferred[User | None]:
-        if not self.required:
-            return succeed(ANYONE)
-        if not credentials.given:
-            return succeed(self._guest)
+        if not self.required or not credentials.given:
+            return succeed(self.guest)
         if credentials.nkey:
             keyed = self._keyed.get(credentials.nkey)
             well = keyed is not None and _signed(

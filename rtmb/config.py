@@ -131,8 +131,8 @@ class Settings:
 
     tls_cert: str = option("", text, "Certificate file (PEM, chain included): turns TLS on")
     tls_key: str = option("", text, "Private key file (PEM)")
-    tls_ca: str = option("", text, "Authorities that clients' certificates must come from (PEM)")
-    tls_verify: bool = option(False, switch, "Require a client certificate from --tls-ca")
+    tls_ca: str = option("", text, "Authorities that clients' certificates, if given, must be from")
+    tls_verify: bool = option(False, switch, "Require a client certificate")
     tls_first: bool = option(False, switch, "Do the TLS handshake before INFO")
 
     # NATS's limits, so that what fits there fits here.

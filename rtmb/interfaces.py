@@ -65,6 +65,7 @@ class IAuthenticator(Interface):
     """Decides who may come in."""
 
     required: bool = Attribute("Whether a client must say who it is before anything else.")
+    guest: User | None = Attribute("Who a client is that says nothing of itself; None: nobody.")
     nonce_needed: bool = Attribute("Whether clients need a nonce to sign.")
 
     def authenticate(credentials: Credentials) -> Deferred[User | None]:

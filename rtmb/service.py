@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import ipaddress
 import os
-import re
 import resource
 import signal
 import sys
@@ -23,9 +22,10 @@ from OpenSSL.crypto import X509, PKey
 from OpenSSL.SSL import Error as SSLError
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
-from twisted.logger import ILogObserver, Logger, jsonFileLogObserver
+from twisted.internet.ssl import CertificateOptions
+from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
+from twisted.python.logfile import LogFile
 
 from rtmb import __version__, config
 from rtmb.auth import Authenticator
@@ -33,6 +33,7 @@ from rtmb.config import FIELDS, Settings, SettingsError
 from rtmb.doors import BUILT_IN, plugged_in
 from rtmb.hub import Hub
 from rtmb.interfaces import IAuthenticator
+from rtmb.logs import json_observer
 from rtmb.system import System
 
 #: Young objects before Python looks for cycles: the bulk walk makes many, and none in cycles.
@@ -198,13 +199,23 @@ class TwistdBroker(Broker):
     def setServiceParent(self, parent: Any) -> None:
         """twistd takes its log observer from the application, which is our parent."""
         if self.settings.log_format == "json":
-            target = self._options.parent["logfile"] if self._options.parent else None
-            path = Path(target or "-")
-            out = sys.stdout if target in (None, "-") else path.open("a", encoding="utf-8")
-            parent.setComponent(ILogObserver, jsonFileLogObserver(out, recordSeparator=""))
+            parent.setComponent(ILogObserver, json_observer(self._log_target()))
         super().setServiceParent(parent)
 
+    def _log_target(self) -> Any:
+        """Where twistd would write its log: standard output, or a file that SIGUSR1 rotates."""
+        twistd: Any = self._options.parent or {}
+        name = twistd.get("logfile") or ("-" if twistd.get("nodaemon", True) else "twistd.log")
+        if name == "-":
+            return sys.stdout
+        file = LogFile.fromFullPath(name, rotateLength=None)
+        self._on_signal(signal.SIGUSR1, file.rotate)
+        return file
+
     def privilegedStartService(self) -> None:
+        # Before anyone can connect, and so know that there is someone to send signals to.
+        self._on_signal(signal.SIGHUP, self._reload_file)
+        self._on_signal(signal.SIGUSR2, self._retire)
         try:
             super().privilegedStartService()
         except SettingsError as error:
@@ -214,8 +225,6 @@ class TwistdBroker(Broker):
         _raise_descriptor_limit(self.settings.max_connections)
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
-        self._on_signal(signal.SIGHUP, self._reload_file)
-        self._on_signal(signal.SIGUSR2, self._retire)
         super().startService()
 
     def _on_signal(self, number: int, call: Callable[[], None]) -> None:
@@ -276,23 +285,19 @@ def _tls(settings: Settings) -> CertificateOptions | None:
         name = "tls_key"
         key = load_pem_private_key(Path(settings.tls_key).read_bytes(), None)
         name = "tls_ca"
-        trust = None
-        if settings.tls_verify:
-            blocks = re.findall(
-                b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----",
-                Path(settings.tls_ca).read_bytes(),
-                re.DOTALL,
-            )
-            if not blocks:
-                raise ValueError("no certificate in it")
-            trust = trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
+        authorities = None
+        if settings.tls_ca:
+            found = x509.load_pem_x509_certificates(Path(settings.tls_ca).read_bytes())
+            authorities = [X509.from_cryptography(certificate) for certificate in found]
         name = "tls_cert and tls_key"
         first, *others = [X509.from_cryptography(certificate) for certificate in chain]
         options = CertificateOptions(
             privateKey=PKey.from_cryptography_key(key),  # type: ignore[arg-type]
             certificate=first,
             extraCertChain=others,
-            trustRoot=trust,
+            verify=authorities is not None,
+            caCerts=authorities,
+            requireCertificate=settings.tls_verify,
         )
         options.getContext()
     except (OSError, ValueError, TypeError, SSLError) as error:

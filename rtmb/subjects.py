@@ -296,20 +296,22 @@ class SubjectTrie:
 
     def route(self, subject: str) -> Route:
         """Who receives `subject`, from the cache where it can be."""
-        first = subject.partition(".")[0]
-        bucket = self._cached.get(first)
-        if bucket is not None:
-            route = bucket.get(subject)
-            if route is not None:
-                return route
+        route = self.ready(subject)
+        if route is not None:
+            return route
         route = self.search(subject)
         if self._limit <= 0:
             return route
         if self._cached_count >= self._limit:
             self.invalidate(">")
-        self._cached.setdefault(first, {})[subject] = route
+        self._cached.setdefault(subject.partition(".")[0], {})[subject] = route
         self._cached_count += 1
         return route
+
+    def ready(self, subject: str) -> Route | None:
+        """The route of `subject` if it is in the cache."""
+        bucket = self._cached.get(subject.partition(".")[0])
+        return bucket.get(subject) if bucket is not None else None
 
     def search(self, subject: str) -> Route:
         """Who receives `subject`, worked out anew and not kept."""

@@ -247,10 +247,10 @@ class BulkReceiver(LineReceiver):
         subject, reply, _, size = publication[:4]
         if reply is None and line == b"PUB %b %d\r" % (subject, size):
             hub, name = self.hub, wire.from_wire(subject)
-            topic = hub.history.get(name)
-            if topic is not None:
+            topic, route = hub.history.get(name), hub.trie.ready(name)
+            if topic is not None and route is not None:
                 self.forget_lines_if_full()
-                known = Known(hub.trie.route(name), topic.ring)
+                known = Known(route, topic.ring)
                 self.subjects[b"PUB %b " % subject] = known
                 self.sizes[b"%d\r" % size] = size
 

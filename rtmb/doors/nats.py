@@ -243,7 +243,10 @@ class NatsProtocol(BulkReceiver):
             if command is None:
                 raise ProtocolError("Unknown Protocol Operation")
             if self.user is None and operation != b"CONNECT":
-                raise ProtocolError("Authorization Violation")
+                guest = self.factory.authenticator.guest
+                if guest is None:
+                    raise ProtocolError("Authorization Violation")
+                self._let_in(guest)
             command(self, arguments, line)
         except ProtocolError as error:
             self._refuse(error)
@@ -290,7 +293,9 @@ class NatsProtocol(BulkReceiver):
         if self.done:
             return
         if user is None or user.expired(self.hub.clock()):
-            said = self.options.get("user") or self.options.get("nkey")
+            # A user without a password may be a token, which is a secret.
+            said = self.options.get("user") if self.options.get("pass") else ""
+            said = said or self.options.get("nkey")
             self.log.warn(
                 "authentication failed: {name}{user}",
                 name=self.name,

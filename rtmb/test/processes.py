@@ -34,10 +34,10 @@ _PACKAGES = Path(rtmb.__file__).resolve().parent.parent
 
 
 def need(test: unittest.TestCase, there: object, reason: str) -> None:
-    """Skip the test without something it needs; with RTMB_REQUIRE_ALL=1, fail it."""
+    """Skip the test without something it needs; with REQUIRE_ALL_TESTS=1, fail it."""
     if there:
         return
-    if os.environ.get("RTMB_REQUIRE_ALL") == "1":
+    if os.environ.get("REQUIRE_ALL_TESTS") == "1":
         test.fail(reason)
     test.skipTest(reason)
 

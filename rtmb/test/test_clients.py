@@ -279,7 +279,7 @@ def _installed() -> tuple[Path | None, str]:
     if not package.is_file():
         return None, "the nats.js script is not installed with this package"
     cache = (
-        os.environ.get("RTMB_TEST_CACHE")
+        os.environ.get("TEST_CACHE")
         or os.environ.get("XDG_CACHE_HOME")
         or os.path.join(tempfile.gettempdir(), f"rtmb-test-cache-{os.getuid()}")
     )

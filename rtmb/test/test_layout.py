@@ -18,6 +18,7 @@ ORDER = [
     "rtmb.wire",
     "rtmb.auth",
     "rtmb.config",
+    "rtmb.logs",
     "rtmb.history",
     "rtmb.hub",
     "rtmb.system",

@@ -283,6 +283,7 @@ class DialectTests(SynchronousTestCase):
         peer.leave()
         self.assertEqual(len(broker.hub.trie), 0)
         self.assertEqual(broker.hub.clients, {})
+        broker.clock.advance(0)  # the events of coming and going are told
         self.assertEqual(len(broker.clock.getDelayedCalls()), 1)  # the factory's own tick
 
     def test_interface(self) -> None:
@@ -386,6 +387,15 @@ class AccessTests(SynchronousTestCase):
         late = broker.connect(b"CONNECT {}\r\n")
         late.heard()
         self.assertEqual(late.send(b"SUB $LAST.b.* 1\r\n"), b"MSG b.yes 1 1\r\nx\r\n")
+
+    def test_guest_needs_no_connect(self) -> None:
+        """Someone who just begins is the guest, and no more than that."""
+        guest = {"user": "u", "password": "", "permissions": {"publish": {"deny": ["a"]}}}
+        broker = self.broker([guest], no_auth_user="u")
+        peer = broker.connect()
+        self.assertEqual(peer.send(b"PING\r\nSUB a 1\r\n"), b"PONG\r\n")
+        wanted = b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n"
+        self.assertEqual(peer.send(b"PUB a 1\r\nx\r\n"), wanted)
 
     def test_bulk_walk_keeps_to_permissions(self) -> None:
         """A line that one user may publish is not open to another through the cache."""

@@ -95,6 +95,21 @@ TABLE: dict[str, tuple[Any, str, str | None, dict[str, Any]]] = {
     "drain_timeout": (1, "2", "3", {}),
     "lame_duck": (1, "2", "3", {}),
     "log_format": ("json", "text", "json", {}),
+    "http_port": (1, "2", "3", {}),
+    "no_http": (True, "false", None, {}),
+    "api_key": ("a", "b", "c", {}),
+    "cors_origin": (["https://a.example"], "https://b.example,https://c.example", "*", {}),
+    "ws_queue": (1, "2", "3", {}),
+    "ws_stuck": (1, "2", "3", {}),
+    "msgpack_port": (1, "2", "3", {}),
+    "no_msgpack": (True, "false", None, {}),
+    "msgpack_buffer": (1, "2", "3", {}),
+    "msgpack_buffer_bytes": ("1MiB", "2MiB", "3MiB", {}),
+    "metrics_interval": (1, "2", "3", {}),
+    "journal": (["a.>", "b"], "c d", "e.*", {}),
+    "journal_bytes": ("1MiB", "2MiB", "3MiB", {}),
+    "journal_messages": (1, "2", "3", {}),
+    "dedup_window": (1, "2", "3", {}),
 }  # fmt: skip
 
 
@@ -268,7 +283,11 @@ class StartTests(WithProcesses):
         self.client(broker).connect(name="somebody")
         broker.stop()
         lines = [json.loads(line) for line in broker.log().splitlines()]
-        self.assertTrue(any("connected" in line.get("log_format", "") for line in lines), lines)
+        said = {line["message"]: line for line in lines}
+        leaving = next(m for m in said if "somebody test disconnected" in m)
+        self.assertEqual(said[leaving]["reason"], "the broker is stopping")
+        self.assertEqual(said[leaving]["level"], "info")
+        self.assertTrue(all(line["time"].endswith("+00:00") for line in lines), lines)
 
     def test_daemon(self) -> None:
         """Without -n twistd goes to the background, writes pid and log, and stops by its pid."""
@@ -753,7 +772,7 @@ class SlowConsumerTests(WithProcesses):
             peak = max(peak, broker.rss())
         reader.join(PATIENCE)
         self.assertEqual(received, count * message)
-        found = broker.expect_log(r"slow consumer: (.*): (\d+) bytes waiting, last on (\S+)")
+        found = broker.expect_log(r"slow consumer: (.*): (\d+) bytes waiting, at (\S+): close")
         self.assertIn(b"deaf-one", found[1])
         self.assertEqual(found[3], b"flood.now")
         self.assertEqual(broker.log().count("slow consumer: "), 1)
