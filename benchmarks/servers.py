@@ -85,6 +85,7 @@ class Broker:
 
 def rtmb_command(port: int, scratch: Path) -> list[str]:
     twistd = [str(SCRIPTS / "twistd"), "-n", "--pidfile=", "rtmb"]
+    twistd += ["--http-port", "0", "--msgpack-port", "0"]
     return [*twistd, "--port", str(port), "--interface", "127.0.0.1", "--ping-interval", "3600"]
 
 

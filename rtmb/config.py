@@ -225,18 +225,23 @@ def load_file(path: str) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from None
+    return read_table(tree, path)
+
+
+def read_table(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The settings that a table such as a TOML file's gives; `where` says whose it is."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         if key == "auth":
-            found["access"] = _access(path, value)
+            found["access"] = _access(where, value)
         elif key == "doors":
             if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
-                raise SettingsError(f"{path}: doors must be tables such as [doors.echo]")
+                raise SettingsError(f"{where}: doors must be tables such as [doors.echo]")
             found["doors"] = value
         elif key in FIELDS:
-            found[key] = parse_value(key, value, f"{path}: {key}")
+            found[key] = parse_value(key, value, f"{where}: {key}")
         else:
-            raise unknown(path, key, [*FIELDS, "auth", "doors"])
+            raise unknown(where, key, [*FIELDS, "auth", "doors"])
     return found
 
 
@@ -277,6 +282,11 @@ def load(
     found.update(from_environment(environment))
     for name, value in given.items():
         found[name] = parse_value(name, value, "--" + name.replace("_", "-"))
+    return checked(found)
+
+
+def checked(found: Mapping[str, Any]) -> Settings:
+    """Settings of values that are well each for itself."""
     settings = Settings(**found)
     _check(settings)
     return settings

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from rtmb.history import MESSAGE_COST, History, Topic
 from rtmb.interfaces import ISubscriber
+from rtmb.journal import Journal
 from rtmb.message import Message
 from rtmb.subjects import (
     Counters,
@@ -49,9 +50,16 @@ class Hub:
     """One hub in memory."""
 
     def __init__(
-        self, clock: Callable[[], float], *, history: int = 100, history_bytes: int = 64 << 20
+        self,
+        clock: Callable[[], float],
+        *,
+        history: int = 100,
+        history_bytes: int = 64 << 20,
+        journal: Journal | None = None,
     ) -> None:
         self.clock = clock
+        #: Where messages on some subjects are also kept, in order.
+        self.journal = journal
         self.history = History(history, history_bytes)
         self.trie = SubjectTrie(dropped=self.settle)
         self._totals = Counters()
@@ -113,7 +121,7 @@ class Hub:
     def deliver(self, message: Message, source: ISubscriber | None = None) -> int:
         """`publish` without the `flush` after it, for doors that publish many at a time."""
         subject = message.subject
-        message.time = self.clock()
+        message.time = message.time or self.clock()
         inbox = subject.startswith(INBOX)
         route = self.trie.search(subject) if inbox else self.trie.route(subject)
         mute = source if source is not None and not source.echo else None
@@ -131,6 +139,8 @@ class Hub:
         self.count_in(1, size, source)
         if not inbox:
             self._remember(message, size)
+        if self.journal is not None and self.journal.wants(subject):
+            self.journal.append(message)
         return count
 
     def deliver_to(self, subscription: Subscription, message: Message) -> None:
@@ -162,7 +172,7 @@ class Hub:
         topic = self.history.topic(message.subject)
         topic.messages += 1
         topic.bytes += size
-        topic.ring.append(message)
+        topic.keep(message)
         self.history.used(topic)
         self.remembered(size + MESSAGE_COST)
 

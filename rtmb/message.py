@@ -60,7 +60,7 @@ def to_value(payload: bytes) -> Any:
     """Bytes on their way to a value door."""
     try:
         return _decode_json(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested without end
         pass
     try:
         return payload.decode("utf-8")
@@ -120,6 +120,12 @@ class Message:
         if self._value is _ABSENT:
             self._value = to_value(self._payload or b"")
         return self._value
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         return f"<Message {self.subject} {self.payload[:40]!r}>"

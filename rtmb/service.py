@@ -33,7 +33,9 @@ from rtmb.config import FIELDS, Settings, SettingsError
 from rtmb.doors import BUILT_IN, plugged_in
 from rtmb.hub import Hub
 from rtmb.interfaces import IAuthenticator
+from rtmb.journal import Journal
 from rtmb.logs import json_observer
+from rtmb.subjects import is_pattern
 from rtmb.system import System
 
 #: Young objects before Python looks for cycles: the bulk walk makes many, and none in cycles.
@@ -127,8 +129,12 @@ class Broker(MultiService):
         self.settings = settings = settings or Settings()
         self.server_id = uuid.uuid4().hex.upper()
         self.name = settings.name or f"rtmb-{self.server_id[:8]}"
+        self.journal = _journal(settings, reactor.seconds)
         self.hub = Hub(
-            reactor.seconds, history=settings.history, history_bytes=settings.history_bytes
+            reactor.seconds,
+            history=settings.history,
+            history_bytes=settings.history_bytes,
+            journal=self.journal,
         )
         self.system = System(self.hub, reactor, settings.metrics_interval)
         self.system.setName("system")
@@ -255,6 +261,17 @@ def makeService(options: Options) -> TwistdBroker:
 def _authenticator(settings: Settings) -> Authenticator:
     return Authenticator(
         settings.access, user=settings.user, password=settings.password, token=settings.token
+    )
+
+
+def _journal(settings: Settings, clock: Callable[[], float]) -> Journal | None:
+    if not settings.journal:
+        return None
+    for pattern in settings.journal:
+        if not is_pattern(pattern):
+            raise SettingsError(f"journal: not a subject or pattern: {pattern!r}")
+    return Journal(
+        settings.journal, clock, budget=settings.journal_bytes, messages=settings.journal_messages
     )
 
 

@@ -27,6 +27,8 @@ METRICS = "!system/metrics/"
 DOOR = "system"
 #: Events that may wait to be published: they go out a moment after they happen, many at once.
 _MOST_WAITING = 10_000
+#: Of the subjects that messages were dropped on, this many are told.
+SHOWN = 10
 
 
 class System(Service):
@@ -48,6 +50,7 @@ class System(Service):
         self._measuring = LoopingCall(self.measure)
         self._measuring.clock = reactor
         self._before: dict[str, tuple[int, int]] = {}
+        self._measured = 0.0
 
     # What doors tell
 
@@ -75,8 +78,16 @@ class System(Service):
     def dropped(self, client: ISubscriber, count: int, subjects: Iterable[str]) -> None:
         """Messages were left out for a client that does not keep up. Doors sum up: once a burst,
         not once a message."""
+        self.count_drops(client, count)
+        self.tell_drops(client, count, subjects)
+
+    def count_drops(self, client: ISubscriber, count: int) -> None:
+        """The half of `dropped` that may be called often: while a burst lasts."""
         self.drops[client.door] += count
-        names = sorted(subjects)[:10]
+
+    def tell_drops(self, client: ISubscriber, count: int, subjects: Iterable[str]) -> None:
+        """The other half, for when the burst is over."""
+        names = sorted(subjects)[:SHOWN]
         self.log.warn(
             "dropped {count} messages for {name}, on {subjects}",
             count=count,
@@ -107,7 +118,7 @@ class System(Service):
 
     def startService(self) -> None:
         super().startService()
-        self._before = self._now()
+        self._before, self._measured = self._now(), self.hub.clock()
         self._measuring.start(self._interval, now=False)
 
     def stopService(self) -> None:
@@ -127,22 +138,34 @@ class System(Service):
 
     def measure(self) -> None:
         """Publish how much passed since the last time."""
-        here = Counter(client.door for client in self.hub.clients.values())
-        now, before, self._before = self._now(), self._before, self._now()
+        clients = self.hub.clients.values()
+        here = Counter(client.door for client in clients)
+        slow: Counter[str] = Counter()
+        for (door, _), count in self.slow_consumers.items():
+            slow[door] += count
+        time = self.hub.clock()
+        elapsed = max(time - self._measured, 1e-9)  # the interval, or more on a busy day
+        now, before = self._now(), self._before
+        self._before, self._measured = now, time
         for door, (commands, sent) in now.items():
-            prefix = f"{METRICS}{door}/" if door else METRICS
             old_commands, old_sent = before.get(door, (0, 0))
-            values = {
-                "connections": here[door] if door else here.total(),
-                "commands_per_second": (commands - old_commands) / self._interval,
-                "messages_sent_per_second": (sent - old_sent) / self._interval,
+
+            def of(counts: Counter[str], door: str = door) -> int:
+                return counts[door] if door else counts.total()
+
+            values: dict[str, float] = {
+                "connections": of(here),
+                "connections_total": of(self.connections),
+                "commands_per_second": (commands - old_commands) / elapsed,
                 "commands_total": commands,
+                "messages_sent_per_second": (sent - old_sent) / elapsed,
                 "messages_sent_total": sent,
+                "slow_consumers_total": of(slow),
+                "drops_total": of(self.drops),
             }
             if not door:
                 values["subscriptions"] = len(self.hub.trie)
-                values["slow_consumers_total"] = self.slow_consumers.total()
-                values["drops_total"] = self.drops.total()
+            prefix = f"{METRICS}{door}/" if door else METRICS
             for name, value in values.items():
                 self._publish(prefix + name, value)
         self.hub.flush()

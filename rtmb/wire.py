@@ -127,6 +127,29 @@ def parse_hpub(arguments: bytes) -> Publication:
     return _publication("HPUB", fields[:-2], _sizes("HPUB", *fields[-2:]))
 
 
+def parse_msg(arguments: bytes) -> Publication:
+    """``MSG subject sid [reply] size``"""
+    fields = arguments.split()
+    if not 3 <= len(fields) <= 4:
+        raise ProtocolError("MSG needs a subject, a sid, an optional reply and a size")
+    sid = fields.pop(1)
+    return _publication("MSG", fields[:-1], _sizes("MSG", fields[-1]))._replace(sid=sid)
+
+
+def parse_hmsg(arguments: bytes) -> Publication:
+    """``HMSG subject sid [reply] header-size total-size``"""
+    fields = arguments.split()
+    if not 4 <= len(fields) <= 5:
+        raise ProtocolError("HMSG needs a subject, a sid, an optional reply and two sizes")
+    sid = fields.pop(1)
+    return _publication("HMSG", fields[:-2], _sizes("HMSG", *fields[-2:]))._replace(sid=sid)
+
+
+def parse_err(arguments: bytes) -> str:
+    """``-ERR 'text'``"""
+    return arguments.decode("utf-8", "replace").strip().strip("'")
+
+
 class SubArguments(NamedTuple):
     subject: bytes
     queue: bytes | None
@@ -192,6 +215,31 @@ def hmsg(subject: bytes, sid: bytes, reply: bytes | None, headers: bytes, payloa
     return b"HMSG %b %d %d\r\n%b%b\r\n" % (lead, n, n + len(payload), headers, payload)
 
 
+def connect(fields: Mapping[str, Any]) -> bytes:
+    return b"CONNECT " + msgspec.json.encode(fields) + CRLF
+
+
+def pub_start(subject: bytes) -> bytes:
+    """``PUB subject `` up to the reply or the size: the part that is the same each time."""
+    return b"PUB %b " % subject
+
+
+def hpub(subject: bytes, reply: bytes | None, headers: bytes, payload: bytes) -> bytes:
+    n = len(headers)
+    lead = subject if reply is None else b"%b %b" % (subject, reply)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (lead, n, n + len(payload), headers, payload)
+
+
+def sub(subject: bytes, queue: bytes | None, sid: bytes) -> bytes:
+    if queue is None:
+        return b"SUB %b %b\r\n" % (subject, sid)
+    return b"SUB %b %b %b\r\n" % (subject, queue, sid)
+
+
+def unsub(sid: bytes, maximum: int | None = None) -> bytes:
+    return b"UNSUB %b\r\n" % sid if maximum is None else b"UNSUB %b %d\r\n" % (sid, maximum)
+
+
 # Headers
 
 
@@ -213,3 +261,8 @@ def decode_headers(block: bytes) -> list[tuple[str, str]]:
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if ":" in line)
     return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def header_status(block: bytes) -> str:
+    """What stands behind the version in a header block: ``503`` says that nobody answers."""
+    return block.partition(CRLF)[0].removeprefix(_HEADER_START).strip().decode("ascii", "replace")

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from twisted.plugin import getPlugins
 
+from rtmb.doors.msgpack import MsgpackDoor
 from rtmb.doors.nats import NatsDoor
 from rtmb.interfaces import IDoor
 
 #: The doors that rtmb brings.
-BUILT_IN: tuple[IDoor, ...] = (NatsDoor(),)
+BUILT_IN: tuple[IDoor, ...] = (NatsDoor(), MsgpackDoor())
 
 
 def plugged_in() -> Iterable[IDoor]:

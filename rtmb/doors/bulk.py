@@ -19,13 +19,12 @@ published it (size, subject, permission), and a route dies when subscriptions ch
 from __future__ import annotations
 
 import re
-from collections import deque
-from typing import Any, cast
+from typing import cast
 
 from twisted.protocols.basic import LineReceiver
 
 from rtmb import wire
-from rtmb.history import MESSAGE_COST, Tail
+from rtmb.history import MESSAGE_COST, Topic
 from rtmb.hub import Hub
 from rtmb.interfaces import ISubscriber
 from rtmb.message import Message
@@ -43,15 +42,25 @@ _SPREAD_PIECES = 1 << 20
 _WIDE = 64
 
 
-class Line:
-    """A ``PUB`` line that was seen before."""
+class Known:
+    """A subject that was seen before: its key among the lines is ``PUB subject ``, so far."""
 
-    __slots__ = ("head", "pattern", "ring", "route", "size", "size_line", "tail")
+    __slots__ = ("keep", "keep_time", "route", "topic")
 
-    def __init__(self, line: bytes, size: int, route: Route, ring: deque[Any]) -> None:
+    def __init__(self, route: Route, topic: Topic) -> None:
         self.route = route
-        #: The topic's history.
-        self.ring: deque[Tail | Message] = ring
+        self.topic = topic
+        #: Two calls that keep a message.
+        self.keep, self.keep_time = topic.ring.append, topic.times.append
+
+
+class Line:
+    """A whole ``PUB`` line that was seen before."""
+
+    __slots__ = ("head", "known", "pattern", "size", "size_line", "tail")
+
+    def __init__(self, line: bytes, size: int, known: Known) -> None:
+        self.known = known
         self.size = size
         self.size_line = b"%d\r\n" % size
         #: From the start of the line to its size.
@@ -60,16 +69,6 @@ class Line:
         #: Finds a run of this line; None until it is needed, False when runs do not pay: payloads
         #: hold the line itself.
         self.pattern: re.Pattern[bytes] | bool | None = None
-
-
-class Known:
-    """A subject that was seen before: its key among the lines is ``PUB subject ``, so far."""
-
-    __slots__ = ("ring", "route")
-
-    def __init__(self, route: Route, ring: deque[Any]) -> None:
-        self.route = route
-        self.ring: deque[Tail | Message] = ring
 
 
 class Plan:
@@ -91,9 +90,10 @@ class Plan:
         self.special = bool(self.careful or self.groups or len(self.wire) >= _WIDE)
         #: Whether runs may be taken whole: not if the hub must look at each message, nor if a
         #: client would get the run of one of its subscriptions before that of another.
-        receivers = [s.subscriber for s in served]
-        receivers += [m.subscriber for group in self.groups for m in group.members]
-        self.runs = not self.careful and len(set(receivers)) == len(receivers)
+        members = [m for group in self.groups for m in group.members]
+        receivers = [s.subscriber for s in (*served, *members)]
+        simple = not self.careful and all(map(_in_bulk, members))
+        self.runs = simple and len(set(receivers)) == len(receivers)
         route.bulk = served
         route.plan = self
 
@@ -248,9 +248,11 @@ class BulkReceiver(LineReceiver):
         if reply is None and line == b"PUB %b %d\r" % (subject, size):
             hub, name = self.hub, wire.from_wire(subject)
             topic, route = hub.history.get(name), hub.trie.ready(name)
+            if hub.journal is not None and hub.journal.wants(name):
+                return  # the plain path keeps it in the journal
             if topic is not None and route is not None:
                 self.forget_lines_if_full()
-                known = Known(route, topic.ring)
+                known = Known(route, topic)
                 self.subjects[b"PUB %b " % subject] = known
                 self.sizes[b"%d\r" % size] = size
 
@@ -277,16 +279,17 @@ class BulkReceiver(LineReceiver):
                 break
             line = known(data[pos:eol])
             if line is not None:
-                route, ring, size, start_of_tail = line.route, line.ring, line.size, line.tail + pos
+                subject, size, start_of_tail = line.known, line.size, line.tail + pos
+                route = subject.route
             else:
                 start_of_tail = find_back(b" ", pos, eol) + 1
                 subject = subjects(data[pos:start_of_tail])
                 size = sizes(data[start_of_tail:eol], -1)
                 if subject is None or size < 0:
                     break
-                route, ring = subject.route, subject.ring
+                route = subject.route
                 if len(self.lines) < LINE_CACHE and route.live:
-                    self.lines[data[pos:eol]] = Line(data[pos:eol], size, route, ring)
+                    self.lines[data[pos:eol]] = Line(data[pos:eol], size, subject)
             end = eol + size + 3
             if end > end_of_data or data[end - 1] != 10 or data[end - 2] != 13:
                 break
@@ -301,13 +304,14 @@ class BulkReceiver(LineReceiver):
                     messages += count
                     total += count * line.size
                     in_runs += count
-                    kept += min(count, line.ring.maxlen or 0) * (line.size + MESSAGE_COST)
+                    kept += min(count, self.hub.history.depth) * (size + MESSAGE_COST)
                     pos += count * (end - pos)
                     before = None
                     continue
             before = line
             tail = data[start_of_tail:end]
-            ring.append((now, tail))
+            subject.keep(tail)
+            subject.keep_time(now)
             route.hits += 1
             route.bytes += size
             messages += 1
@@ -350,9 +354,10 @@ class BulkReceiver(LineReceiver):
             line.pattern = False
             return 0
         size_line, now, awake = line.size_line, self.last_input, self.hub.awake
-        newest = parts[max(1, len(parts) - (line.ring.maxlen or 0)) :]
-        line.ring.extend([(now, size_line + part) for part in newest])
-        route = line.route
+        newest = parts[max(1, len(parts) - self.hub.history.depth) :]
+        line.known.topic.ring.extend([size_line + part for part in newest])
+        line.known.topic.times.extend([now] * len(newest))
+        route = line.known.route
         route.hits += count
         route.bytes += count * line.size
         for batch, start, subscriber in plan.wire:
@@ -367,8 +372,8 @@ class BulkReceiver(LineReceiver):
 
     def _run_to_group(self, group: QueueGroup, line: Line, parts: list[bytes]) -> None:
         """Deal a run out to the members of a queue group, in turn."""
-        members, n, subject = group.members, len(group.members), line.route.subject
-        if any(not _in_bulk(m) or m.subscriber.stalled for m in members):
+        members, n, subject = group.members, len(group.members), line.known.route.subject
+        if any(m.subscriber.stalled for m in members):
             for part in parts[1:]:
                 self._deliver_to_group(group, subject, line.size_line + part)
             return

@@ -434,7 +434,10 @@ class NatsProtocol(BulkReceiver):
             headers = payload[: publication.header_size]
             payload = payload[publication.header_size :]
             wire.check_headers(headers)
-        message = Message(subject, payload, reply=reply, headers=headers, door="nats")
+        # The time of the whole chunk, as the bulk walk has it: the history stays in order.
+        message = Message(
+            subject, payload, reply=reply, headers=headers, time=self.last_input, door="nats"
+        )
         count = self.hub.deliver(message, self)
         self._ok()
         if not count and reply is not None and self.no_responders:

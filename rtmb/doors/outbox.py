@@ -27,6 +27,9 @@ LOW_WATER = 512 * 1024
 PAUSE_PRICE = 64 * 1024
 #: What one waiting piece costs beyond its bytes.
 _PIECE_COST = 64
+#: Pieces smaller than this are put together while they wait: thousands of them would leave as much
+#: memory again unusable between them (benchmark: slow consumer).
+_SMALL = 64 * 1024
 
 
 @implementer(IPullProducer)
@@ -54,7 +57,7 @@ class Outbox:
         self.batch: list[bytes] = []
         #: Bytes beyond `limit` that may wait because they are history that was asked for.
         self.allowance = 0
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[bytes | bytearray] = deque()
         self._queued = 0
         self._handed = 0
         self._producing = False
@@ -124,8 +127,13 @@ class Outbox:
         return sent
 
     def _enqueue(self, data: bytes) -> None:
-        self._queue.append(data)
-        self._queued += len(data) + _PIECE_COST
+        queue, small = self._queue, len(data) < _SMALL
+        if small and queue and isinstance(queue[-1], bytearray) and len(queue[-1]) < PIECE:
+            queue[-1] += data
+            self._queued += len(data)
+        else:
+            queue.append(bytearray(data) if small and queue else data)
+            self._queued += len(data) + _PIECE_COST
         if self._queued + self._handed > self.limit + self.allowance:
             self.overflowed(data)
 
@@ -165,7 +173,7 @@ class Outbox:
             size += len(piece)
             self._queued -= len(piece) + _PIECE_COST
             pieces.append(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)  # of one `bytes` it makes no copy
 
     def _stop(self) -> None:
         self.allowance = 0

@@ -1,49 +1,12 @@
-"""A broker without sockets and with a clock that the test winds: for tests of one process."""
+"""`rtmb.testing.MemoryBroker` for the tests of the text door: what its clients say is bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.error import ConnectionAborted, ConnectionDone
-from twisted.internet.testing import MemoryReactorClock, StringTransport
-from twisted.python.failure import Failure
-
-from rtmb.config import Settings
-from rtmb.doors.nats import NatsFactory, NatsProtocol, NatsService
-from rtmb.service import Broker
-
-
-class MemoryTransport(StringTransport):
-    """A `StringTransport` whose peer reads at once, unless it is `stuck`."""
-
-    protocol: NatsProtocol
-    stuck = False
-    lost = False
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
-        super().registerProducer(producer, streaming)
-        producer.resumeProducing()  # as real transports do
-        self.read()
-
-    def read(self) -> None:
-        """The peer reads whatever is there."""
-        while self.producer is not None and not self.stuck:
-            self.producer.resumeProducing()
-        if self.disconnecting and self.producer is None:
-            self._lose(ConnectionDone())
-
-    def loseConnection(self) -> None:
-        self.disconnecting = True
-        self.read()
-
-    def abortConnection(self) -> None:
-        super().abortConnection()
-        self._lose(ConnectionAborted())
-
-    def _lose(self, why: Exception) -> None:
-        if not self.lost:
-            self.lost = True
-            self.protocol.connectionLost(Failure(why))
+import rtmb.testing
+from rtmb.doors.nats import NatsFactory
+from rtmb.testing.memory import MemoryTransport
 
 
 class Peer:
@@ -74,22 +37,14 @@ class Peer:
         self.transport.loseConnection()
 
 
-class MemoryBroker:
-    """A broker with no ports."""
+class MemoryBroker(rtmb.testing.MemoryBroker):
+    """A broker with no ports, whose clients are `Peer`s: tests that say each byte themselves."""
 
     def __init__(self, *, bulk: bool = True, **settings: Any) -> None:
-        self.clock = MemoryReactorClock()
-        self.clock.advance(1_000_000)
+        super().__init__(**settings)
         self.bulk = bulk
-        self.broker = Broker(Settings(**settings), self.clock)
-        service = self.broker.getServiceNamed("nats")
-        assert isinstance(service, NatsService)
-        self.service = service
-        self.factory = service.factory
-        self.factory.doStart()
-        self.hub = self.broker.hub
 
-    def connect(self, first: bytes = b"") -> Peer:
+    def connect(self, first: bytes = b"") -> Peer:  # type: ignore[override]
         """A new client that has read INFO, and said and heard the answer to `first`."""
         peer = Peer(self.factory, bulk=self.bulk)
         peer.heard()

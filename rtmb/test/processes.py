@@ -1,6 +1,6 @@
 """Help for tests that use the broker as its users do: as a process, from outside.
 
-`BrokerProcess` is a broker under twistd, `RawClient` a plain socket that speaks the protocol byte
+`BrokerProcess` is a broker under twistd, `NatsServerProcess` the real nats-server, `RawClient` a plain socket that speaks the protocol byte
 by byte, and `Typist` a program such as telnet with someone at its keyboard.
 """
 
@@ -11,26 +11,34 @@ import os
 import pty
 import re
 import select
-import shutil
-import signal
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import rtmb
+from rtmb.testing.process import PATIENCE, ServerProcess, Tail, environment
 
-#: How long a test waits for what should come at once; long, because a busy machine may be slow.
-PATIENCE = 20.0
+__all__ = [
+    "PATIENCE",
+    "BrokerProcess",
+    "NatsServerProcess",
+    "RawClient",
+    "ServerProcess",
+    "Tail",
+    "Typist",
+    "environment",
+    "need",
+    "twistd",
+]
+
 TWISTD = Path(sys.executable).with_name("twistd")
-_PACKAGES = Path(rtmb.__file__).resolve().parent.parent
+NATS_SERVER = Path(sys.executable).with_name("nats-server")
 
 
 def need(test: unittest.TestCase, there: object, reason: str) -> None:
@@ -40,14 +48,6 @@ def need(test: unittest.TestCase, there: object, reason: str) -> None:
     if os.environ.get("REQUIRE_ALL_TESTS") == "1":
         test.fail(reason)
     test.skipTest(reason)
-
-
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without RTMB_ variables, with the package under test in it."""
-    found = {k: v for k, v in os.environ.items() if not k.startswith("RTMB_")}
-    paths = [str(_PACKAGES), *filter(None, [found.get("PYTHONPATH")])]
-    found["PYTHONPATH"] = os.pathsep.join(paths)
-    return found | dict(extra or {})
 
 
 def twistd(
@@ -65,56 +65,7 @@ def twistd(
     )
 
 
-class Tail:
-    """Reads a descriptor in a thread, so that a test can wait for what comes out of it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._data = b""
-        self._ended = False
-        self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self._descriptor, 65536)
-            except OSError:  # a pty whose other end has gone
-                data = b""
-            with self._news:
-                self._data += data
-                self._ended = not data
-                self._news.notify_all()
-            if not data:
-                return
-
-    @property
-    def data(self) -> bytes:
-        with self._news:
-            return self._data
-
-    def expect(self, pattern: bytes, start: int = 0, timeout: float = PATIENCE) -> re.Match[bytes]:
-        """Wait for a regular expression, from `start` on."""
-        wanted = re.compile(pattern)
-        found: re.Match[bytes] | None = None
-
-        def there() -> bool:
-            nonlocal found
-            found = wanted.search(self._data, start)
-            return found is not None or self._ended
-
-        with self._news:
-            self._news.wait_for(there, timeout)
-        if found is None:
-            raise AssertionError(f"no {pattern!r} in {self._data[start:]!r}")
-        return found
-
-    def join(self) -> None:
-        self._thread.join(PATIENCE)
-
-
-class BrokerProcess:
+class BrokerProcess(ServerProcess):
     """`twistd -n rtmb` in a directory of its own, on a free port unless one is given."""
 
     def __init__(
@@ -126,8 +77,8 @@ class BrokerProcess:
         soft_descriptors: int | None = None,
         host: str = "127.0.0.1",
     ) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="rtmb-"))
-        self.config = self.directory / "rtmb.toml"
+        directory = Path(tempfile.mkdtemp(prefix="rtmb-"))
+        self.config = directory / "rtmb.toml"
         command = [str(TWISTD), "-n", "--pidfile=", "rtmb", "--port", str(port), *arguments]
         if config is not None:
             self.config.write_text(config)
@@ -135,44 +86,9 @@ class BrokerProcess:
         if soft_descriptors is not None:
             limited = f'ulimit -S -n {soft_descriptors}; exec "$@"'
             command = ["sh", "-c", limited, "sh", *command]
-        self.process = subprocess.Popen(
-            command,
-            env=environment(env),
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert self.process.stdout is not None
-        self._tail = Tail(self.process.stdout.fileno())
-        try:
-            found = self.expect_log(
-                r'text door: nats://[^\s{]+:(\d+)|"port": (\d+), .*"text door: '
-            )
-        except BaseException:
-            self.stop()
-            raise
+        super().__init__(command, directory=directory, env=env)
+        found = self.expect_log(r'text door: nats://[^\s{]+:(\d+)|"port": (\d+), .*"text door: ')
         self.host, self.port = host, int(found[1] or found[2])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def url(self) -> str:
-        return f"nats://{self.host}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def log(self) -> str:
-        return self._tail.data.decode()
-
-    def expect_log(self, pattern: str, timeout: float = PATIENCE) -> re.Match[bytes]:
-        return self._tail.expect(pattern.encode(), timeout=timeout)
 
     def rss(self) -> int:
         """The memory that the process has, in bytes."""
@@ -180,31 +96,20 @@ class BrokerProcess:
         assert found is not None
         return int(found[1]) * 1024
 
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
 
-    def wait(self, timeout: float = PATIENCE) -> int:
-        """Wait for the end and for all of the log; the exit status."""
-        status = self.process.wait(timeout)
-        self._tail.join()
-        return status
+class NatsServerProcess(ServerProcess):
+    """The real nats-server, on a free port unless one is given; `config` is in its own language."""
 
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self.signal(signal.SIGKILL)
-        self.wait()
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.signal(signal.SIGTERM)
-            try:
-                self.wait()
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._tail.join()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+    def __init__(self, *, port: int = 0, config: str = "") -> None:
+        directory = Path(tempfile.mkdtemp(prefix="rtmb-"))
+        (directory / "nats.conf").write_text(config)
+        super().__init__(
+            [NATS_SERVER, "--addr", self.host, "--port", str(port or -1), "--config", "nats.conf"],
+            directory=directory,
+        )
+        found = self.expect_log(r"Listening for client connections on [^ ]+:(\d+)")
+        self.expect_log("Server is ready")
+        self.port = int(found[1])
 
 
 class RawClient:

@@ -142,7 +142,7 @@ class HubTests(SynchronousTestCase):
 class HistoryTests(SynchronousTestCase):
     def fill(self, history: History, name: str, size: int = 0) -> None:
         topic = history.topic(name)
-        topic.ring.append(Message(name, b"x" * size))
+        topic.keep(Message(name, b"x" * size))
         history.used(topic)
         if history.charge(size + MESSAGE_COST):
             history.audit()

@@ -1,0 +1,85 @@
+"""A message as a line of JSON, and back: what `sub --json` prints and `record` writes.
+
+A payload that is UTF-8 is text under ``payload``; any other stands in base64 under
+``payload_base64``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rtmb.client import Message
+from rtmb.subjects import is_subject
+
+
+class FormError(ValueError):
+    """A line that is no message."""
+
+
+class Parts(NamedTuple):
+    """What is needed to publish a message again."""
+
+    time: float  # seconds since the recording began
+    subject: str
+    payload: bytes
+    reply: str | None
+    headers: dict[str, list[str]]
+
+
+def to_fields(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"subject": message.subject}
+    if message.reply is not None:
+        found["reply"] = message.reply
+    if message.headers:
+        found["headers"] = message.headers.lists()
+    try:
+        found["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        found["payload_base64"] = base64.b64encode(message.payload).decode()
+    return found
+
+
+def to_line(fields: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(fields) + b"\n"
+    except UnicodeEncodeError:  # a subject or header that was no UTF-8 on the wire
+        return msgspec.json.encode(_printable(fields)) + b"\n"
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_printable(k): _printable(v) for k, v in value.items()}
+    return [_printable(v) for v in value] if isinstance(value, list) else value
+
+
+def from_line(line: bytes) -> Parts:
+    try:
+        fields = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise FormError("not JSON") from None
+    if not isinstance(fields, dict):
+        raise FormError("not a JSON object")
+    time, subject = fields.get("t"), fields.get("subject")
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        raise FormError("no time in it (t)")
+    if not isinstance(subject, str) or not is_subject(subject):
+        raise FormError("no subject to publish on")
+    reply, headers = fields.get("reply"), fields.get("headers", {})
+    if reply is not None and not (isinstance(reply, str) and is_subject(reply)):
+        raise FormError("reply is no subject")
+    try:
+        lists = msgspec.convert(headers, dict[str, list[str]])
+        text = fields.get("payload")
+        if isinstance(text, str):
+            payload = text.encode()
+        else:
+            payload = base64.b64decode(fields["payload_base64"], validate=True)
+    except (KeyError, TypeError, binascii.Error, msgspec.ValidationError):
+        raise FormError("no payload, or headers that are none") from None
+    return Parts(float(time), subject, payload, reply, lists)

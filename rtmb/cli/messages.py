@@ -1,0 +1,345 @@
+"""`rtmb pub`, `rtmb sub` and `rtmb request`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from rtmb.cli.form import to_fields, to_line
+from rtmb.cli.link import Link, connected, is_rtmb
+from rtmb.cli.options import (
+    COUNT,
+    HEADER,
+    PATTERN,
+    SECONDS,
+    SUBJECT,
+    Command,
+    Target,
+    connection_options,
+)
+from rtmb.cli.runner import FAILED, CommandFailed, run, tell
+from rtmb.client import Client, Message, NoResponders, Timeout
+
+# Of what others send, nothing may move the cursor or ring the bell.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+Show = Callable[[Message], None]
+
+
+# What a message looks like
+
+
+def _pretty(message: Message) -> None:
+    """For people: when, on what, with what, and the payload."""
+    parts = [
+        click.style(f"{datetime.now():%H:%M:%S.%f}"[:-3], dim=True),
+        click.style(_plain(message.subject), fg="cyan", bold=True),
+    ]
+    if message.reply is not None:
+        parts.append(click.style(f"→ {_plain(message.reply)}", fg="magenta"))
+    for name, values in message.headers.lists().items():
+        for value in values:
+            parts.append(click.style(f"{_plain(name)}: {_plain(value)}", fg="yellow"))
+    text = _plain(message.payload.decode("utf-8", "backslashreplace"))
+    # What has lines of its own begins on one of its own.
+    gap = "\n" if "\n" in text else "  "
+    click.echo(f"{'  '.join(parts)}{gap}{text}")
+
+
+def _plain(text: str) -> str:
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+
+
+def _raw(message: Message) -> None:
+    _write(message.payload + b"\n")
+
+
+def _json(message: Message) -> None:
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    _write(to_line({"time": now, **to_fields(message)}))
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _show(raw: bool, as_json: bool) -> Show:
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other")
+    return _raw if raw else _json if as_json else _pretty
+
+
+def output_options(command: Any) -> Any:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="A JSON object a line."),
+        click.option("--raw", is_flag=True, help="Payloads only, each with a newline after it."),
+    ):
+        command = option(command)
+    return command
+
+
+def _payload(text: str) -> bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _headers(pairs: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+header_option = click.option(
+    "-H", "--header", "headers", type=HEADER, multiple=True, help="Header; may be repeated."
+)
+
+
+# pub
+
+
+@click.command(
+    cls=Command,
+    examples="""
+rtmb pub greetings.world hello
+echo hello | rtmb pub greetings.world -
+rtmb pub orders '{"id": 1}' --header Trace-Id=42 --header Kind=new
+rtmb pub ticks '{n} at {time}' --template --every 1s
+rtmb pub load x --count 100000
+""",
+)
+@click.argument("subject", type=SUBJECT)
+@click.argument("payload", default="")
+@header_option
+@click.option("--reply", type=SUBJECT, help="Where answers are to go.")
+@click.option("--count", type=COUNT, help="How often.  [default: 1; with --every no end]")
+@click.option("--every", type=SECONDS, help="Time between two.")
+@click.option("--template", is_flag=True, help="Replace {n} and {time} in the payload.")
+@connection_options
+def pub(
+    target: Target,
+    subject: str,
+    payload: str,
+    headers: tuple[tuple[str, str], ...],
+    reply: str | None,
+    count: int | None,
+    every: float | None,
+    template: bool,
+) -> None:
+    """Publish PAYLOAD on SUBJECT. Without a PAYLOAD it is empty; - reads it from standard input.
+
+    The command ends when the server has taken all of it.
+    """
+    data = _payload(payload)
+    total = count or (None if every else 1)
+
+    async def main(reactor: Any) -> None:
+        async with connected(target, reactor, "pub", reconnect=bool(every)) as link:
+            n = 0
+            while total is None or n < total:
+                n += 1
+                body = _fill(data, n) if template else data
+                link.client.publish(subject, body, reply=reply, headers=_headers(headers))
+                if every:
+                    await link.confirm()
+                    if n != total:
+                        await deferLater(reactor, every)
+                else:
+                    await link.make_room()
+            await link.confirm()
+
+    run(main)
+
+
+def _fill(template: bytes, n: int) -> bytes:
+    # Not str.format: JSON is full of braces.
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return template.replace(b"{n}", b"%d" % n).replace(b"{time}", now.encode())
+
+
+# sub
+
+
+@click.command(
+    cls=Command,
+    examples="""
+rtmb sub 'orders.*' 'payments.>'
+rtmb sub weather.oslo --last --count 1 --raw      the last value, and no more
+rtmb sub orders --replay 20                       the last 20, then live ones
+rtmb sub 'orders.>' --json | jq -r .payload
+rtmb sub work --queue workers                     one of a queue group
+rtmb sub ready --count 1 --timeout 30s            wait for something; status 1: it did not come
+""",
+)
+@click.argument("patterns", type=PATTERN, nargs=-1, required=True, metavar="PATTERN...")
+@click.option("--queue", type=PATTERN, help="Queue group to join.")
+@click.option("--last", is_flag=True, help="The last message of each subject first (rtmb only).")
+@click.option("--replay", type=COUNT, help="The last so many of each subject first (rtmb only).")
+@click.option("--count", type=COUNT, help="End after so many.")
+@click.option("--timeout", type=SECONDS, help="End after this time.")
+@output_options
+@connection_options
+def sub(
+    target: Target,
+    patterns: tuple[str, ...],
+    queue: str | None,
+    last: bool,
+    replay: int | None,
+    count: int | None,
+    timeout: float | None,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Print what is published on subjects that match, until Ctrl+C.
+
+    With --timeout the status is 0 when time is up, or 1 if --count was not reached.
+    """
+    if last and replay:
+        raise click.UsageError("--last and --replay exclude each other")
+    show = _show(raw, as_json)
+
+    async def main(reactor: Any) -> int:
+        done: Deferred[int] = Deferred()
+        seen = 0
+
+        def fail(error: Exception) -> None:
+            if not done.called:
+                done.errback(error)
+
+        def receive(message: Message) -> None:
+            nonlocal seen
+            if done.called:
+                return
+            try:
+                show(message)
+            except Exception:  # standard output is closed: not the client's to log
+                done.errback(Failure())
+                return
+            seen += 1
+            if seen == count:
+                done.callback(0)
+
+        async with connected(target, reactor, "sub", on_complaint=fail) as link:
+            if (last or replay) and not is_rtmb(link.client):
+                raise CommandFailed("--last and --replay need rtmb, and the server is another")
+            for pattern in patterns:
+                link.client.subscribe(
+                    pattern, queue=queue, callback=receive, last=last, replay=replay or 0
+                )
+            await link.confirm()
+            tell(f"subscribed to {', '.join(patterns)}")
+            if timeout:
+                late = reactor.callLater(
+                    timeout, lambda: done.called or done.callback(FAILED if count else 0)
+                )
+                done.addBoth(lambda result: (late.active() and late.cancel(), result)[1])
+            status = await done
+        if status:
+            tell(f"{seen} of {count} messages within {timeout:g} s")
+        return status
+
+    run(main)
+
+
+# request
+
+
+@click.command(
+    cls=Command,
+    examples="""
+rtmb request time.now
+rtmb request resize - --raw < photo.jpg > small.jpg
+rtmb request ping hello --replies 0 --timeout 1s      all who answer within a second
+rtmb request users.get '{"id": 7}' --json | jq .payload
+rtmb request service x || echo "status $?"            3: nobody is there, 1: no answer in time
+""",
+)
+@click.argument("subject", type=SUBJECT)
+@click.argument("payload", default="")
+@header_option
+@click.option("--timeout", type=SECONDS, default="2", show_default=True, help="Time to wait.")
+@click.option(
+    "--replies",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Answers to wait for; 0: all that come in time.",
+)
+@output_options
+@connection_options
+def request(
+    target: Target,
+    subject: str,
+    payload: str,
+    headers: tuple[tuple[str, str], ...],
+    timeout: float,
+    replies: int,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Publish PAYLOAD on SUBJECT and print the answer. - reads PAYLOAD from standard input.
+
+    Exit status 3 says that nobody subscribes to SUBJECT, 1 that no answer came in time. One answer
+    with --raw is printed as it is, without a newline.
+    """
+    show = _show(raw, as_json)
+    if raw and replies == 1:
+        show = _exactly
+    data = _payload(payload)
+
+    async def main(reactor: Any) -> None:
+        async with connected(target, reactor, "request", reconnect=False) as link:
+            found = await _ask(link, subject, data, _headers(headers), timeout, replies, show)
+        if found < max(1, replies):
+            raise CommandFailed(
+                f"no answer on {subject} within {timeout:g} s"
+                if not found
+                else f"{found} of {replies} answers within {timeout:g} s"
+            )
+
+    run(main)
+
+
+def _exactly(message: Message) -> None:
+    _write(message.payload + (b"\n" if sys.stdout.isatty() else b""))
+
+
+async def _ask(
+    link: Link,
+    subject: str,
+    payload: bytes,
+    headers: dict[str, list[str]],
+    timeout: float,
+    replies: int,
+    show: Show,
+) -> int:
+    """How many answers came, up to `replies`, each shown as it came."""
+    client: Client = link.client
+    inbox = f"_INBOX.{uuid.uuid4().hex}"
+    answers = client.subscribe(inbox)
+    client.publish(subject, payload, reply=inbox, headers=headers)
+    await link.confirm()
+    end = client.reactor.seconds() + timeout
+    found = 0
+    while replies == 0 or found < replies:
+        try:
+            message = await answers.next(max(0.0, end - client.reactor.seconds()))
+        except Timeout:
+            break
+        if message.status == "503":
+            raise NoResponders(f"nobody answers on {subject}")
+        show(message)
+        found += 1
+    return found

@@ -1,0 +1,152 @@
+"""What the commands have in common: how their help looks, and the options for connecting."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from rtmb.config import positive_size
+from rtmb.subjects import is_pattern, is_subject
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose help ends with examples, line for line as they are written."""
+
+    def __init__(self, *arguments: Any, examples: str = "", **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples.strip("\n").splitlines():
+                    formatter.write(f"  {line}\n" if line else "\n")
+
+
+class Subject(click.ParamType):
+    """A subject to publish on, or a pattern to subscribe to."""
+
+    def __init__(self, *, pattern: bool = False) -> None:
+        self.name = "pattern" if pattern else "subject"
+        self._valid = is_pattern if pattern else is_subject
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if not self._valid(value):
+            hint = "tokens joined by dots, without spaces"
+            if self.name == "subject":
+                hint += " or wildcards"
+            self.fail(f"{value!r} is no {self.name}: {hint}", param, ctx)
+        return str(value)
+
+
+class Seconds(click.ParamType):
+    """A time: 2, 0.5, 200ms, 5s, 3m, 1h."""
+
+    name = "seconds"
+    _units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|)", str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no time above 0, such as 0.5, 200ms or 3m", param, ctx)
+        return float(found[1]) * self._units[found[2]]
+
+
+class Size(click.ParamType):
+    """A number of bytes: 128, 64KiB, 1MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return positive_size(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not {error}", param, ctx)
+
+
+class HeaderField(click.ParamType):
+    name = "name=value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not equals or not re.fullmatch(r"[!-9;-~]+", key) or re.search(r"[\r\n]", text):
+            self.fail(f"{value!r} is no header such as Trace-Id=42", param, ctx)
+        return key, text
+
+
+SUBJECT, PATTERN, SECONDS, HEADER = Subject(), Subject(pattern=True), Seconds(), HeaderField()
+COUNT = click.IntRange(min=1)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server and who we are to it."""
+
+    url: str = DEFAULT_URL
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    nkey_seed: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The address without its secrets."""
+        parts = urlsplit(self.url if "://" in self.url else f"nats://{self.url}")
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def connection_options(command: Decorated) -> Decorated:
+    """Gives `command` the options for connecting, as one argument: `target`."""
+
+    @functools.wraps(command)
+    def with_target(*arguments: Any, **options: Any) -> Any:
+        nkey = options.pop("nkey")
+        names = ("user", "password", "token", "tls_ca", "tls_cert", "tls_key")
+        target = Target(
+            url=options.pop("server"),
+            nkey_seed=_seed(nkey) if nkey else None,
+            **{name: options.pop(name) for name in names},
+        )
+        return command(*arguments, target=target, **options)
+
+    file = click.Path(exists=True, dir_okay=False)
+    for option in reversed(
+        [
+            click.option("-s", "--server", envvar="NATS_URL", default=DEFAULT_URL, metavar="URL",
+                         show_default=True, help="Server; several with commas between."),
+            click.option("--user", envvar="NATS_USER", help="User."),
+            click.option("--password", envvar="NATS_PASSWORD", help="Password of the user."),
+            click.option("--token", envvar="NATS_TOKEN", help="Token."),
+            click.option("--nkey", envvar="NATS_NKEY", type=file, help="File with an nkey seed."),
+            click.option("--tls-ca", envvar="NATS_CA", type=file,
+                         help="Authority that the server's certificate comes from (PEM)."),
+            click.option("--tls-cert", envvar="NATS_CERT", type=file, help="Our certificate."),
+            click.option("--tls-key", envvar="NATS_KEY", type=file, help="Its private key."),
+        ]
+    ):  # fmt: skip
+        with_target = option(with_target)
+    return with_target  # type: ignore[return-value]
+
+
+def _seed(path: str) -> str:
+    """The seed in a file; other lines, as in a .creds file, are left out."""
+    found = re.search(r"^SU[A-Z2-7]{56}$", Path(path).read_text(errors="replace"), re.MULTILINE)
+    if found is None:
+        raise click.BadParameter(f"{path} holds no user seed (SU…)", param_hint="--nkey")
+    return found[0]

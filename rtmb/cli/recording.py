@@ -1,0 +1,267 @@
+"""`rtmb record` and `rtmb replay`.
+
+A recording is text, a JSON object a line, gzipped if its name ends in .gz. The first line tells
+what it is; each other is a message as `rtmb.cli.form` has it, with ``t``, the seconds since the
+recording began. docs/cli.md tells the whole of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.python.failure import Failure
+
+from rtmb.cli.form import FormError, Parts, from_line, to_fields, to_line
+from rtmb.cli.link import Link, connected
+from rtmb.cli.options import COUNT, PATTERN, SECONDS, SUBJECT, Command, Target, connection_options
+from rtmb.cli.runner import CommandFailed, run, tell
+from rtmb.client import Message
+
+VERSION = 1
+#: Seconds after which what was recorded is in the file, whatever happens to the process.
+FLUSH = 1.0
+#: Seconds that a replay may be early: many messages at once cost less than one by one.
+_TOGETHER = 0.001
+
+
+class Recorder:
+    """Writes messages to a file as they come."""
+
+    def __init__(self, file: IO[bytes], clock: Any, patterns: tuple[str, ...], server: str) -> None:
+        self.count = 0
+        self._file = file
+        self._clock = clock
+        self._started = clock()
+        started = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        file.write(
+            to_line(
+                {"rtmb": VERSION, "started": started, "server": server, "patterns": [*patterns]}
+            )
+        )
+        file.flush()
+
+    def record(self, message: Message) -> None:
+        moment = round(self._clock() - self._started, 6)
+        self._file.write(to_line({"t": moment, **to_fields(message)}))
+        self.count += 1
+
+
+@contextmanager
+def _created(path: str, force: bool) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        plain = Path(path).open("wb" if force else "xb")
+    except FileExistsError:
+        raise CommandFailed(f"{path} exists; --force replaces it") from None
+    with plain:
+        if not path.endswith(".gz"):
+            yield plain
+            return
+        with gzip.GzipFile(fileobj=plain, mode="wb", compresslevel=5) as file:
+            yield file  # type: ignore[misc]  # it is one in all that matters
+
+
+@click.command(
+    cls=Command,
+    examples="""
+rtmb record 'orders.>' -o orders.jsonl
+rtmb record 'orders.>' 'payments.*' -o monday.jsonl.gz --duration 1h
+rtmb record 'sensors.*' -o - --count 100 | jq -r .subject
+rtmb replay orders.jsonl --speed 2x
+""",
+)
+@click.argument("patterns", type=PATTERN, nargs=-1, required=True, metavar="PATTERN...")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="File; gzipped if it ends in .gz; - is standard output.",
+)
+@click.option("--count", type=COUNT, help="End after so many messages.")
+@click.option("--duration", type=SECONDS, help="End after this time.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@connection_options
+def record(
+    target: Target,
+    patterns: tuple[str, ...],
+    output: str,
+    count: int | None,
+    duration: float | None,
+    force: bool,
+) -> None:
+    """Write what is published on subjects that match to a file, with its timing, until Ctrl+C.
+
+    The file is text, a JSON object a line.
+    """
+
+    async def main(reactor: Any) -> None:
+        done: Deferred[None] = Deferred()
+
+        def end(result: Failure | Exception | None = None) -> None:
+            if not done.called:
+                done.callback(None) if result is None else done.errback(result)
+
+        async with connected(target, reactor, "record", on_complaint=end) as link:
+            with _created(output, force) as file:
+                recorder = Recorder(file, reactor.seconds, patterns, target.shown)
+
+                def receive(message: Message) -> None:
+                    if done.called:
+                        return
+                    try:
+                        recorder.record(message)
+                    except Exception:  # the disk is full: not the client's to log
+                        end(Failure())
+                    if recorder.count == count:
+                        end()
+
+                for pattern in patterns:
+                    link.client.subscribe(pattern, callback=receive)
+                await link.confirm()
+                tell(f"recording {', '.join(patterns)}")
+                flushing = LoopingCall(file.flush)
+                flushing.clock = reactor
+                flushing.start(FLUSH, now=False).addErrback(end)
+                stop = reactor.callLater(duration, end) if duration else None
+                try:
+                    await done
+                finally:
+                    if flushing.running:
+                        flushing.stop()
+                    if stop is not None and stop.active():
+                        stop.cancel()
+                    tell(f"{recorder.count} messages in {output}")
+
+    run(main)
+
+
+# replay
+
+
+class Speed(click.ParamType):
+    """2x, 0.5x, or max."""
+
+    name = "speed"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if value == "max":
+            return float("inf")
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)x?", str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is no speed such as 2x, 0.5x or max", param, ctx)
+        return float(found[1])
+
+
+def read(path: str) -> Iterator[Parts]:
+    """The messages of a recording, up to where it was cut off if it was."""
+    count = 1
+    try:
+        with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+            _check_start(path, file.readline())
+            for line in file:
+                count += 1
+                try:
+                    yield from_line(line)
+                except FormError as error:
+                    if line.endswith(b"\n"):
+                        raise CommandFailed(f"{path}, line {count}: {error}") from None
+                    tell(f"{path} is cut off in line {count}; what is before it is replayed")
+    except gzip.BadGzipFile as error:
+        raise CommandFailed(f"{path}: {error}") from None
+    except (EOFError, zlib.error):
+        tell(f"{path} is cut off after line {count}; what is before that is replayed")
+
+
+def _check_start(path: str, line: bytes) -> None:
+    try:
+        version = msgspec.json.decode(line).get("rtmb")
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+        version = None
+    if version is None:
+        raise CommandFailed(f"{path} is no recording of rtmb")
+    if version != VERSION:
+        raise CommandFailed(f"{path} has version {version}, and only {VERSION} is known")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+rtmb replay orders.jsonl
+rtmb replay orders.jsonl --speed 2x --subject-prefix test
+rtmb replay monday.jsonl.gz --speed max
+rtmb replay sensors.jsonl --loop
+""",
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--speed", type=Speed(), default="1x", show_default=True, help="2x, 0.5x, or max: no waiting."
+)
+@click.option("--subject-prefix", type=SUBJECT, help="Tokens to put before each subject.")
+@click.option("--loop", is_flag=True, help="Again and again, until Ctrl+C.")
+@click.option("--replies", is_flag=True, help="Keep the reply subjects, which are old by now.")
+@connection_options
+def replay(
+    target: Target,
+    file: str,
+    speed: float,
+    subject_prefix: str | None,
+    loop: bool,
+    replies: bool,
+) -> None:
+    """Publish what `rtmb record` wrote, with its timing.
+
+    A file that was cut off is replayed up to the cut, with a warning.
+    """
+    prefix = f"{subject_prefix}." if subject_prefix else ""
+
+    async def main(reactor: Any) -> None:
+        count = 0
+        async with connected(target, reactor, "replay") as link:
+            while True:
+                played = await _play(reactor, link, file, speed, prefix, replies)
+                count += played
+                if not loop:
+                    break
+                if not played:
+                    raise CommandFailed(f"{file} holds no messages")
+        tell(f"{count} messages published")
+
+    run(main)
+
+
+async def _play(
+    reactor: Any, link: Link, path: str, speed: float, prefix: str, replies: bool
+) -> int:
+    """Publish it once; how many messages that was."""
+    count = 0
+    started = reactor.seconds()
+    for parts in read(path):
+        wait = parts.time / speed - (reactor.seconds() - started)
+        if wait > _TOGETHER:
+            await deferLater(reactor, wait)
+        link.client.publish(
+            prefix + parts.subject,
+            parts.payload,
+            reply=parts.reply if replies else None,
+            headers=parts.headers,
+        )
+        count += 1
+        await link.make_room()
+    await link.confirm()
+    return count

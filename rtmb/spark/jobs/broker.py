@@ -1,0 +1,50 @@
+"""The broker as the jobs see it: its address, and what goes with every read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rtmb.spark.options import COMMON, read
+from rtmb.spark.transport import Access, client, path
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where the journal is, and options of the source and the sink such as credentials."""
+
+    servers: str = "http://127.0.0.1:8080"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def _all(self, options: Mapping[str, object]) -> dict[str, str]:
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        return {"servers": self.servers, **given, **self.options}
+
+    @property
+    def access(self) -> Access:
+        """The same for calls that are not Spark's."""
+        names = {option.name.lower() for option in COMMON}
+        given = {k: v for k, v in self._all({}).items() if k.lower() in names}
+        return read(given, COMMON).access
+
+    def bounds(self) -> dict[str, Any]:
+        """The journal's epoch, its first message and the number that the next will have."""
+        found: dict[str, Any] = client(self.access).json(
+            "GET", path("journal", "position", at="earliest")
+        )
+        return found
+
+    def stream(self, spark: SparkSession, **options: object) -> DataFrame:
+        """The journal from a position on, for ever."""
+        return spark.readStream.format("rtmb").options(**self._all(options)).load()
+
+    def read(self, spark: SparkSession, **options: object) -> DataFrame:
+        """The journal as it is now."""
+        return spark.read.format("rtmb").options(**self._all(options)).load()
+
+    def publish(self, messages: DataFrame, **options: object) -> None:
+        """Publish a frame with the columns `subject`, `data` and, if there, `headers`."""
+        messages.write.format("rtmb").mode("append").options(**self._all(options)).save()
