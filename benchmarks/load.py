@@ -1,301 +1,33 @@
-"""The load client: raw sockets, prepared chunks out, counted bytes in.
+"""The load client is part of the package: `rtmb bench` measures with it too."""
 
-Client and broker share the machine, so whatever the client spends is taken from what it measures.
-It is one thread: frames are built before the clock starts, one `send` hands the kernel hundreds of
-them, and incoming bytes are counted without being parsed, or even copied (`MSG_TRUNC`).
-"""
-
-from __future__ import annotations
-
-import json
-import random
-import select
-import socket
-import struct
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-Address = tuple[str, int]
-Message = tuple[str, int]  # subject, payload size
-
-PING = b"PING\r\n"
-PONG = b"PONG\r\n"
-# `lang` is what tells a library from a person at a terminal.
-CONNECT = (
-    b'CONNECT {"verbose":false,"pedantic":false,"lang":"bench","version":"1","protocol":1,'
-    b'"headers":true,"echo":true}\r\n'
+from rtmb.cli.load import (
+    PING,
+    PONG,
+    Address,
+    BenchmarkError,
+    Connection,
+    Message,
+    Route,
+    Sender,
+    delivered_bytes,
+    paced_latencies,
+    ping_pong_latencies,
+    publish_frames,
+    pump,
 )
-PATIENCE = 20  # seconds without an answer, after which a server counts as stuck
-SID = "1"
-TICK = 0.001  # seconds between two paced sends
-SPIN = 0.0001  # timers wake late by about this much, so the last stretch to a send is polled
 
-# One for all connections: nobody looks at the bytes after they are counted.
-_buffer = bytearray(1 << 20)
-
-
-class BenchmarkError(Exception):
-    """A measurement that could not be made: a closed connection, a timeout, a wrong count."""
-
-
-class Connection:
-    """One client connection, its handshake done."""
-
-    def __init__(self, address: Address) -> None:
-        self.socket = socket.create_connection(address, timeout=PATIENCE)
-        # The kernel's own timeouts spare the poll() that Python's would add to every call.
-        self.socket.settimeout(None)
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self.socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PATIENCE, 0))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greeting = bytearray()
-        while not greeting.endswith(b"\r\n"):
-            greeting += self._read()
-        self.info: dict[str, Any] = json.loads(greeting.removeprefix(b"INFO "))
-        self._pongs_owed = 0
-        self.send(CONNECT)
-        self.flush()
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def subscribe(self, pattern: str, queue: str = "") -> None:
-        self.send(f"SUB {pattern} {queue} {SID}\r\n".encode())
-        self.flush()
-
-    def unsubscribe(self) -> None:
-        self.send(f"UNSUB {SID}\r\n".encode())
-        self.flush()
-
-    def send(self, data: bytes | memoryview) -> None:
-        """Send all of `data`, waiting as long as it takes (within PATIENCE)."""
-        try:
-            self.socket.sendall(data)
-        except BlockingIOError:
-            raise BenchmarkError(f"the server took nothing for {PATIENCE} s") from None
-        except ConnectionError as error:
-            raise BenchmarkError(f"the server closed the connection: {error}") from None
-
-    def send_some(self, data: memoryview) -> int:
-        """Send what fits now and return how many bytes that was."""
-        try:
-            return self.socket.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return 0
-        except ConnectionError as error:
-            raise BenchmarkError(f"the server closed the connection: {error}") from None
-
-    def receive(self) -> int:
-        """Wait for bytes and return how many came, without PINGs: `flush` answers those.
-
-        Not at once, because a publisher may be in the middle of a frame.
-        """
-        count = self._receive_into_buffer(0)
-        if _buffer.startswith(b"-ERR", 0, count):
-            raise BenchmarkError(f"the server said {bytes(_buffer[:count])!r}")
-        pings = _buffer.count(PING, 0, count)
-        self._pongs_owed += pings
-        return count - len(PING) * pings
-
-    def discard(self) -> int:
-        """Throw away what has arrived and return how many bytes that was, PINGs included."""
-        return self._receive_into_buffer(socket.MSG_DONTWAIT | socket.MSG_TRUNC)
-
-    def flush(self) -> int:
-        """Send PING, read up to its PONG, and return how many other bytes came before it."""
-        self.send(PONG * self._pongs_owed + PING)
-        data = bytearray()
-        while PONG not in data:
-            data += self._read()
-        if b"-ERR" in data:
-            raise BenchmarkError(f"the server said {bytes(data)!r}")
-        self._pongs_owed = data.count(PING)
-        return len(data) - len(PONG) - len(PING) * self._pongs_owed
-
-    def _read(self) -> bytes:
-        count = self._receive_into_buffer(0)
-        return bytes(_buffer[:count])
-
-    def _receive_into_buffer(self, flags: int) -> int:
-        try:
-            count = self.socket.recv_into(_buffer, 0, flags)
-        except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT:
-                return 0
-            raise BenchmarkError(f"the server sent nothing for {PATIENCE} s") from None
-        except ConnectionError as error:
-            raise BenchmarkError(f"the server closed the connection: {error}") from None
-        if not count:
-            raise BenchmarkError("the server closed the connection")
-        return count
-
-
-def publish_frames(messages: Iterable[Message]) -> bytes:
-    """The PUB frames of `messages`, as one chunk, every payload another.
-
-    What is in a payload can decide how fast a broker finds its end, so they are what people send:
-    JSON, cut to size. It holds no line end and no capitals, so that PING and -ERR stand out.
-    """
-    chance = random.Random(1)
-    # A cut out of a long text, at random, costs less to make than a text for each payload.
-    text = "".join(
-        json.dumps({"id": index, "sensor": f"room-{index % 40}", "value": chance.random() * 50})
-        for index in range(1000)
-    ).encode()
-    frames = []
-    for subject, size in messages:
-        start = chance.randrange(len(text) - size)
-        frames.append(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), size, text[start : start + size]))
-    return b"".join(frames)
-
-
-def delivered_bytes(messages: Iterable[Message]) -> int:
-    """How many bytes one subscriber receives for `messages`."""
-    return sum(len(f"MSG {subject} {SID} {size}\r\n") + size + 2 for subject, size in messages)
-
-
-class Sender:
-    """A publisher with its whole send ahead of it: a chunk, `repeats` times, then a tail."""
-
-    def __init__(
-        self, connection: Connection, chunk: bytes, repeats: int, tail: bytes = b""
-    ) -> None:
-        self.connection = connection
-        self._chunk = self._rest = memoryview(chunk)
-        self._repeats = repeats
-        self._tail = memoryview(tail)
-
-    def step(self) -> bool:
-        """Send what fits now and return whether anything is left to send."""
-        self._rest = self._rest[self.connection.send_some(self._rest) :]
-        if not self._rest:
-            self._repeats -= 1
-            if self._repeats > 0:
-                self._rest = self._chunk
-            elif self._tail:
-                self._rest, self._tail = self._tail, self._tail[:0]
-        return bool(self._rest)
-
-
-def pump(
-    senders: Sequence[Sender], subscribers: Sequence[Connection], expected: int, timeout: float
-) -> float:
-    """Send everything and return the seconds until `expected` bytes arrived at the subscribers.
-
-    Without subscribers the bytes are those that come back to the senders: the PONGs.
-    """
-    sending = {sender.connection.socket.fileno(): sender for sender in senders}
-    receiving = {connection.socket.fileno(): connection for connection in subscribers}
-    received = 0
-    with select.epoll() as epoll:
-        for fd in receiving:
-            epoll.register(fd, select.EPOLLIN)
-        for fd in sending:
-            epoll.register(fd, select.EPOLLIN | select.EPOLLOUT)
-        started = time.perf_counter()
-        while received < expected:
-            events = epoll.poll(timeout)
-            if not events or time.perf_counter() - started > timeout:
-                raise BenchmarkError(f"{received:,} of {expected:,} bytes in {timeout:.0f} s")
-            for fd, event in events:
-                if event & ~select.EPOLLOUT:
-                    if fd in receiving:
-                        received += receiving[fd].discard()
-                    else:
-                        answered = sending[fd].connection.receive()
-                        received += 0 if subscribers else answered
-                if event & select.EPOLLOUT and not sending[fd].step():
-                    epoll.modify(fd, select.EPOLLIN)
-        elapsed = time.perf_counter() - started
-    # A PING among the messages ended the count up to 6 bytes early; anything else is a fault.
-    surplus = received - expected + sum(connection.flush() for connection in subscribers)
-    if surplus % len(PING) or surplus > len(PING) * len(subscribers):
-        raise BenchmarkError(f"{surplus:,} bytes more than the {expected:,} expected")
-    return elapsed
-
-
-@dataclass(frozen=True)
-class Route:
-    """A publisher and a subscriber of one subject, each on its own connection."""
-
-    publisher: Connection
-    subscriber: Connection
-    subject: str
-    size: int
-
-    def open(self) -> Route:
-        self.subscriber.subscribe(self.subject)
-        return self
-
-    def close(self) -> None:
-        self.publisher.flush()
-        self.subscriber.unsubscribe()
-
-    def frames(self, count: int = 1) -> bytes:
-        return publish_frames([(self.subject, self.size)] * count)
-
-    @property
-    def delivered(self) -> int:
-        return delivered_bytes([(self.subject, self.size)])
-
-
-def ping_pong_latencies(route: Route, seconds: float) -> list[float]:
-    """Seconds from publisher to subscriber, one message in flight at a time."""
-    frame, delivered = route.frames(), route.delivered
-    latencies: list[float] = []
-    end = time.perf_counter() + seconds
-    sent = 0.0
-    while sent < end:
-        sent = time.perf_counter()
-        route.publisher.send(frame)
-        missing = delivered
-        while missing > 0:
-            missing -= route.subscriber.receive()
-        latencies.append(time.perf_counter() - sent)
-    return latencies
-
-
-def paced_latencies(
-    probe: Route, background: Route, rate: int, seconds: float, background_reads: bool = True
-) -> list[float]:
-    """Seconds from each probe's intended time to its arrival, with `rate` other messages a second.
-
-    Counting from the intended time charges a stall to every probe it held up, not to one only.
-    """
-    frame, delivered = probe.frames(), probe.delivered
-    burst = memoryview(background.frames(round(rate * TICK)))
-    rest = burst[:0]
-    watched = [probe.subscriber] + ([background.subscriber] if background_reads else [])
-    sockets = {connection.socket: connection for connection in watched}
-    total = round(seconds / TICK)
-    latencies: list[float] = []
-    sent = bursts = received = 0
-    started = time.perf_counter() + TICK
-    while len(latencies) < total:
-        now = time.perf_counter()
-        if now > started + seconds + PATIENCE:
-            raise BenchmarkError(f"{total - len(latencies):,} of {total:,} probes did not arrive")
-        if sent < total and now >= started + sent * TICK:
-            probe.publisher.send(frame)
-            sent += 1
-        # Half a tick off, so that a probe meets a broker at work and not always a fresh burst.
-        if sent < total and now >= started + (bursts + 0.5) * TICK:
-            rest = rest or burst  # a publisher that is held back skips bursts, as a real one would
-            bursts += 1
-        if rest:
-            rest = rest[background.publisher.send_some(rest) :]
-        due = started + min(sent, bursts + 0.5) * TICK - SPIN
-        wait = max(0.0, due - time.perf_counter()) if sent < total else TICK
-        for ready in select.select(sockets, (), (), wait)[0]:
-            if ready is not probe.subscriber.socket:
-                sockets[ready].discard()
-                continue
-            received += probe.subscriber.receive()
-            now = time.perf_counter()
-            for index in range(len(latencies), received // delivered):
-                latencies.append(now - started - index * TICK)
-    if background_reads:
-        background.publisher.send(rest)  # the connection is used again: end on a whole frame
-    return latencies
+__all__ = [
+    "PING",
+    "PONG",
+    "Address",
+    "BenchmarkError",
+    "Connection",
+    "Message",
+    "Route",
+    "Sender",
+    "delivered_bytes",
+    "paced_latencies",
+    "ping_pong_latencies",
+    "publish_frames",
+    "pump",
+]

@@ -21,7 +21,7 @@ from benchmarks.load import (
     publish_frames,
     pump,
 )
-from benchmarks.servers import Server
+from benchmarks.servers import JOURNALED, Server
 
 CHUNK = 256 * 1024  # bytes of frames prepared for a publisher; more no longer makes it cheaper
 VARIED = 20_000  # messages of a varied chunk: too many to be remembered line by line
@@ -87,8 +87,8 @@ class Scenario:
 
 
 @cache
-def same(size: int) -> tuple[Message, ...]:
-    message = ("bench.same", size)
+def same(size: int, subject: str = "bench.same") -> tuple[Message, ...]:
+    message = (subject, size)
     return (message,) * max(1, CHUNK // len(publish_frames([message])))
 
 
@@ -299,6 +299,10 @@ SCENARIOS = (
     ),
     flow_scenario(
         "queue-4", Flow("queue group of 4, 128 B", partial(same, 128), subscribers=4, queue="q")
+    ),
+    flow_scenario(
+        "journal",
+        Flow("1→1, 128 B, journaled", partial(same, 128, JOURNALED), pattern=JOURNALED),
     ),
     Scenario("latency", latency),
     Scenario("latency-loaded", latency_loaded),

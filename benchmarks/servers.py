@@ -18,6 +18,8 @@ from benchmarks.load import Address, BenchmarkError
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(sys.executable).parent  # not resolved: a virtual environment's python is a link
 START_TIMEOUT = 20.0
+#: The subject that rtmb is told to keep in its journal.
+JOURNALED = "journaled"
 STOP_TIMEOUT = 10.0
 
 
@@ -85,7 +87,7 @@ class Broker:
 
 def rtmb_command(port: int, scratch: Path) -> list[str]:
     twistd = [str(SCRIPTS / "twistd"), "-n", "--pidfile=", "rtmb"]
-    twistd += ["--http-port", "0", "--msgpack-port", "0"]
+    twistd += ["--http-port", "0", "--msgpack-port", "0", "--journal", JOURNALED]
     return [*twistd, "--port", str(port), "--interface", "127.0.0.1", "--ping-interval", "3600"]
 
 

@@ -333,14 +333,16 @@ class Journal:
         segment.bodies.append(message)
         self._kept(segment, 1, MESSAGE_COST + message.size)
 
-    def extend(self, subject: str, time: float, door: str, tails: list[bytes]) -> None:
-        """Keep many messages of one subject and moment, each ``[reply ]size\r\npayload\r\n``."""
+    def extend(self, subjects: list[str], time: float, door: str, tails: list[bytes]) -> None:
+        """Keep many messages of one moment, each ``[reply ]size\r\npayload\r\n``."""
         while tails:
             segment = self._open
-            room = self._segment_messages - segment.count
+            each = TAIL_COST + sum(map(len, tails)) // len(tails)
+            room = min(self._segment_messages - segment.count, self._segment_bytes // each) or 1
             tails, now = tails[room:], tails[:room]
             n = len(now)
-            segment.subjects += [subject] * n
+            segment.subjects += subjects[:n]
+            subjects = subjects[n:]
             segment.times += [time] * n
             segment.doors += [door] * n
             segment.bodies += now

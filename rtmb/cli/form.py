@@ -1,19 +1,30 @@
-"""A message as a line of JSON, and back: what `sub --json` prints and `record` writes.
+"""Messages as text: as lines of JSON and back, which `sub --json` prints and `record` writes, and
+fit for a terminal.
 
-A payload that is UTF-8 is text under ``payload``; any other stands in base64 under
-``payload_base64``.
+In JSON a payload that is UTF-8 is text under ``payload``; any other stands in base64
+under ``payload_base64``.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rtmb.client import Message
 from rtmb.subjects import is_subject
+
+# Of what others send, nothing may move the cursor or ring the bell.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> str:
+    """Text of others, fit for a terminal."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
 
 
 class FormError(ValueError):

@@ -28,7 +28,7 @@ BURST = 7 * 16
 MOST = 64 << 20
 
 
-class Address(click.ParamType):
+class Address(click.ParamType[tuple[str, int]]):
     name = "host:port"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, int]:
@@ -42,6 +42,8 @@ class Address(click.ParamType):
 
 class MsgpackClient(Protocol):
     """Speaks the msgpack door's protocol: one-key maps out, ``[topic, value]`` in."""
+
+    transport: Any
 
     def __init__(self, on_message: Callable[[str, Any], None]) -> None:
         self._on_message = on_message

@@ -13,6 +13,7 @@ import click
 from rtmb.cli.options import Target
 from rtmb.cli.runner import tell
 from rtmb.client import Client, Event, ServerError, connect
+from rtmb.client.address import parse_url
 
 #: Bytes that may wait to be sent before a fast publisher waits.
 ENOUGH = 1 << 20
@@ -58,6 +59,11 @@ async def connected(
     """Connect, and close at the end, whatever the end is."""
     link = Link(on_complaint)
     url, *others = target.url.split(",")
+    try:
+        for each in (url, *others):
+            parse_url(each)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     link.client = await connect(
         url,
         servers=others,

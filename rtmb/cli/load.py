@@ -230,9 +230,7 @@ def pump(
             events = epoll.poll(min(timeout, PATIENCE))
             now = time.perf_counter()
             if not events or now - started > timeout:
-                raise BenchmarkError(
-                    f"{received:,} of {expected:,} bytes in {now - started:.0f} s"
-                )
+                raise BenchmarkError(f"{received:,} of {expected:,} bytes in {now - started:.0f} s")
             if now > next_report and progress:
                 progress(received / expected)
                 next_report = now + REPORT

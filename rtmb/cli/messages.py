@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import uuid
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from rtmb.cli.form import to_fields, to_line
+from rtmb.cli.form import plain, to_fields, to_line
 from rtmb.cli.link import Link, connected, is_rtmb
 from rtmb.cli.options import (
     COUNT,
@@ -29,9 +28,6 @@ from rtmb.cli.options import (
 from rtmb.cli.runner import FAILED, CommandFailed, run, tell
 from rtmb.client import Client, Message, NoResponders, Timeout
 
-# Of what others send, nothing may move the cursor or ring the bell.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 Show = Callable[[Message], None]
 
 
@@ -42,22 +38,26 @@ def _pretty(message: Message) -> None:
     """For people: when, on what, with what, and the payload."""
     parts = [
         click.style(f"{datetime.now():%H:%M:%S.%f}"[:-3], dim=True),
-        click.style(_plain(message.subject), fg="cyan", bold=True),
+        click.style(plain(message.subject), fg="cyan", bold=True),
     ]
     if message.reply is not None:
-        parts.append(click.style(f"→ {_plain(message.reply)}", fg="magenta"))
+        parts.append(click.style(f"→ {plain(message.reply)}", fg="magenta"))
+    _echo(parts, message)
+
+
+def _answer(message: Message) -> None:
+    """The same of an answer, whose subject is nobody's concern."""
+    _echo([], message)
+
+
+def _echo(parts: list[str], message: Message) -> None:
     for name, values in message.headers.lists().items():
         for value in values:
-            parts.append(click.style(f"{_plain(name)}: {_plain(value)}", fg="yellow"))
-    text = _plain(message.payload.decode("utf-8", "backslashreplace"))
+            parts.append(click.style(f"{plain(name)}: {plain(value)}", fg="yellow"))
+    text = plain(message.payload.decode("utf-8", "backslashreplace")).removesuffix("\n")
     # What has lines of its own begins on one of its own.
     gap = "\n" if "\n" in text else "  "
-    click.echo(f"{'  '.join(parts)}{gap}{text}")
-
-
-def _plain(text: str) -> str:
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    click.echo(gap.join(["  ".join(parts), text]) if parts else text)
 
 
 def _raw(message: Message) -> None:
@@ -74,10 +74,10 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _show(raw: bool, as_json: bool) -> Show:
+def _show(raw: bool, as_json: bool, pretty: Show) -> Show:
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
-    return _raw if raw else _json if as_json else _pretty
+    return _raw if raw else _json if as_json else pretty
 
 
 def output_options(command: Any) -> Any:
@@ -208,7 +208,7 @@ def sub(
     """
     if last and replay:
         raise click.UsageError("--last and --replay exclude each other")
-    show = _show(raw, as_json)
+    show = _show(raw, as_json, _pretty)
 
     async def main(reactor: Any) -> int:
         done: Deferred[int] = Deferred()
@@ -241,16 +241,20 @@ def sub(
             await link.confirm()
             tell(f"subscribed to {', '.join(patterns)}")
             if timeout:
-                late = reactor.callLater(
-                    timeout, lambda: done.called or done.callback(FAILED if count else 0)
-                )
-                done.addBoth(lambda result: (late.active() and late.cancel(), result)[1])
+                late = reactor.callLater(timeout, done.callback, FAILED if count else 0)
+                done.addBoth(_cancel, late)
             status = await done
         if status:
             tell(f"{seen} of {count} messages within {timeout:g} s")
         return status
 
     run(main)
+
+
+def _cancel(result: Any, call: Any) -> Any:
+    if call.active():
+        call.cancel()
+    return result
 
 
 # request
@@ -294,7 +298,7 @@ def request(
     Exit status 3 says that nobody subscribes to SUBJECT, 1 that no answer came in time. One answer
     with --raw is printed as it is, without a newline.
     """
-    show = _show(raw, as_json)
+    show = _show(raw, as_json, _answer)
     if raw and replies == 1:
         show = _exactly
     data = _payload(payload)

@@ -34,7 +34,7 @@ class Command(click.Command):
                     formatter.write(f"  {line}\n" if line else "\n")
 
 
-class Subject(click.ParamType):
+class Subject(click.ParamType[str]):
     """A subject to publish on, or a pattern to subscribe to."""
 
     def __init__(self, *, pattern: bool = False) -> None:
@@ -50,7 +50,7 @@ class Subject(click.ParamType):
         return str(value)
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType[float]):
     """A time: 2, 0.5, 200ms, 5s, 3m, 1h."""
 
     name = "seconds"
@@ -63,7 +63,7 @@ class Seconds(click.ParamType):
         return float(found[1]) * self._units[found[2]]
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A number of bytes: 128, 64KiB, 1MiB."""
 
     name = "size"
@@ -75,7 +75,7 @@ class Size(click.ParamType):
             self.fail(f"{value!r} is not {error}", param, ctx)
 
 
-class HeaderField(click.ParamType):
+class HeaderField(click.ParamType[tuple[str, str]]):
     name = "name=value"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:

@@ -104,11 +104,12 @@ def _running(name: str, master: str | None) -> Iterator[SparkSession]:
         spark = session(name, master)
     except NoSparkError as error:
         raise click.ClickException(str(error)) from None
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield spark
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise click.ClickException(_plain(str(error))) from None
     except (ValueError, RuntimeError, OSError) as error:
         raise click.ClickException(str(error)) from None

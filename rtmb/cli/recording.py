@@ -65,7 +65,7 @@ def _created(path: str, force: bool) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     try:
-        plain = Path(path).open("wb" if force else "xb")
+        plain = Path(path).open("wb" if force else "xb")  # noqa: SIM115
     except FileExistsError:
         raise CommandFailed(f"{path} exists; --force replaces it") from None
     with plain:
@@ -154,7 +154,7 @@ def record(
 # replay
 
 
-class Speed(click.ParamType):
+class Speed(click.ParamType[float]):
     """2x, 0.5x, or max."""
 
     name = "speed"
@@ -248,10 +248,12 @@ def replay(
 async def _play(
     reactor: Any, link: Link, path: str, speed: float, prefix: str, replies: bool
 ) -> int:
-    """Publish it once; how many messages that was."""
+    """Publish it once, from its first message on; how many messages that was."""
     count = 0
     started = reactor.seconds()
     for parts in read(path):
+        if not count:
+            started -= parts.time / speed
         wait = parts.time / speed - (reactor.seconds() - started)
         if wait > _TOGETHER:
             await deferLater(reactor, wait)

@@ -25,6 +25,8 @@ STATUS = "Exit-Status"
 class _Shell(ProcessProtocol):
     """Runs a command with a message's payload as its input; `done` fires with output and status."""
 
+    transport: Any
+
     def __init__(self, payload: bytes, most: int) -> None:
         self.done: Deferred[tuple[bytes, int]] = Deferred()
         self._payload = payload
@@ -45,7 +47,7 @@ class _Shell(ProcessProtocol):
         sys.stderr.buffer.flush()
 
     def kill(self) -> None:
-        if self.transport is not None and self.transport.pid:
+        if self.transport.pid:
             self.transport.signalProcess("KILL")
 
     def processEnded(self, reason: Failure) -> None:

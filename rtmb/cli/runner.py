@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 from twisted.internet import error
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from rtmb.client.errors import ClientError, NoResponders
@@ -31,9 +31,9 @@ Main = Callable[[Any], Coroutine[Deferred[Any], Any, int | None]]
 class CommandFailed(click.ClickException):
     """Ends the command with one line for the person who called it."""
 
-    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+    def __init__(self, message: str, status: int = FAILED) -> None:
         super().__init__(" ".join(message.split()))
-        self.exit_code = exit_code
+        self.exit_code = status  # type: ignore[misc]  # click itself reads it of the instance
 
     def show(self, file: Any = None) -> None:
         tell(self.message)
@@ -51,6 +51,7 @@ def run(main: Main) -> NoReturn:
     reactor: Any = installed
     outcome: Any = None
     signalled = 0
+    work: Deferred[Any] = Deferred()
 
     def interrupt(number: int, _: object) -> None:
         nonlocal signalled
@@ -72,7 +73,6 @@ def run(main: Main) -> NoReturn:
         outcome = result
         reactor.stop()
 
-    work: Deferred[Any] = Deferred()
     reactor.callWhenRunning(start)
     reactor.run()
     if signalled:
@@ -86,6 +86,7 @@ def _fail(failure: Failure) -> NoReturn:
     if sys.flags.dev_mode:
         failure.printTraceback()
     problem = failure.value
+    assert problem is not None
     if isinstance(problem, click.ClickException):
         raise problem
     if isinstance(problem, BrokenPipeError):

@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 import click
-from twisted.application import app
-from twisted.scripts.twistd import ServerOptions, runApp
+from twisted.scripts import twistd
 
 from rtmb import config
 from rtmb.cli.options import Command
@@ -59,7 +58,7 @@ def serve(config: str | None, **given: Any) -> None:
             for each in value if isinstance(value, tuple) else (value,):
                 arguments += [flag, each]
     sys.argv = ["twistd", *arguments]
-    app.run(runApp, ServerOptions)
+    twistd.run()
 
 
 serve_command = Command(

@@ -353,16 +353,16 @@ def _benches(plan: Plan, report: Callable[[Event], None]) -> Iterator[list[Bench
                 benches.append(Bench(plan, index, report))
             except OSError as error:
                 where = f"{server.host}:{server.port}"
-                raise _Trouble(index, f"{where}: {error.strerror or error}") from None
+                raise _BenchError(index, f"{where}: {error.strerror or error}") from None
             except BenchmarkError as error:
-                raise _Trouble(index, str(error)) from None
+                raise _BenchError(index, str(error)) from None
         yield benches
     finally:
         for bench in benches:
             bench.close()
 
 
-class _Trouble(Exception):
+class _BenchError(Exception):
     def __init__(self, server: int, text: str) -> None:
         super().__init__(text)
         self.server = server
@@ -378,8 +378,8 @@ def work(plan: Plan, report: Callable[[Event], None]) -> None:
                     try:
                         report(bench.round(turn))
                     except (BenchmarkError, OSError) as error:
-                        raise _Trouble(bench.index, str(error)) from None
-    except _Trouble as trouble:
+                        raise _BenchError(bench.index, str(error)) from None
+    except _BenchError as trouble:
         report(Problem(trouble.server, str(trouble)))
 
 
@@ -395,7 +395,7 @@ def main() -> None:
     try:
         work(plan, report)
     except BrokenPipeError:  # the one who started us is gone
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
 
 
 if __name__ == "__main__":

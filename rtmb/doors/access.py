@@ -18,6 +18,7 @@ from twisted.web.server import Request
 
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings
+from rtmb.doors.answers import header
 from rtmb.interfaces import IAuthenticator
 
 #: Who gave the API key: someone who may do everything.
@@ -29,9 +30,7 @@ _MOST_KNOWN = 1024
 
 def same(one: str, other: str) -> bool:
     """Whether two secrets are equal, in a time that does not tell."""
-    return hmac.compare_digest(
-        one.encode("utf-8", "surrogateescape"), other.encode("utf-8", "surrogateescape")
-    )
+    return hmac.compare_digest(one.encode(), other.encode())
 
 
 class Access:
@@ -48,10 +47,10 @@ class Access:
 
     def admit(self, request: Request) -> Deferred[User | None]:
         """Who this request comes from; None: nobody who may come in."""
-        key = request.getHeader("x-api-key")
+        key = header(request, b"x-api-key")
         if key is None and request.args.get(b"api_key"):
             # Browsers cannot set a header on a WebSocket or an EventSource.
-            key = request.args[b"api_key"][-1].decode("utf-8", "surrogateescape")
+            key = request.args[b"api_key"][-1].decode("utf-8", "replace")
         if key is not None and self._key and same(key, self._key):
             return succeed(KEEPER)
         said = _credentials(request)
@@ -100,21 +99,21 @@ class Access:
 
     def is_foreign(self, request: Request) -> bool:
         """Whether a page of some other site sends this, which may not."""
-        origin = request.getHeader("origin")
+        origin = header(request, b"origin")
         if origin is None or self.allows_origin(origin):
             return False
         try:
-            return urlsplit(origin).netloc.lower() != (request.getHeader("host") or "").lower()
+            return urlsplit(origin).netloc.lower() != (header(request, b"host") or "").lower()
         except ValueError:
             return True
 
 
 def _credentials(request: Request) -> Credentials | None:
     """What the Authorization header says; None when that makes no sense."""
-    header = request.getHeader("authorization")
-    if header is None:
+    given = header(request, b"authorization")
+    if given is None:
         return Credentials()
-    scheme, _, rest = header.strip().partition(" ")
+    scheme, _, rest = given.strip().partition(" ")
     if scheme.lower() == "bearer" and rest.strip():
         return Credentials(token=rest.strip())
     if scheme.lower() != "basic":

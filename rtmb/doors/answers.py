@@ -52,6 +52,12 @@ def argument(request: Request, name: str) -> str | None:
         raise bad(f"{name} is not UTF-8") from None
 
 
+def header(request: Request, name: bytes) -> str | None:
+    """A header of the request; what is no UTF-8 in it matches nothing."""
+    found = request.getHeader(name)
+    return found.decode("utf-8", "replace") if found is not None else None
+
+
 def whole_number(request: Request, name: str, default: int) -> int:
     found = argument(request, name)
     if found is None:

@@ -74,9 +74,12 @@ class Line:
 class Plan:
     """A route as the walk needs it."""
 
-    __slots__ = ("careful", "groups", "runs", "special", "wire")
+    __slots__ = ("careful", "groups", "journal", "runs", "special", "wire")
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, hub: Hub) -> None:
+        #: The journal, if it keeps this subject.
+        journal = hub.journal
+        self.journal = journal if journal is not None and journal.wants(route.subject) else None
         # A client with one subscription that needs care takes that way for all: it is to get its
         # copies of a message in the order of its subscriptions.
         watched = {s.subscriber for s in route.plain if not _in_bulk(s)}
@@ -87,7 +90,8 @@ class Plan:
         self.careful = tuple(s for s in route.plain if s.subscriber in watched)
         self.groups = route.groups
         #: Whether there is more to do than to pass the bytes to the few in `wire`.
-        self.special = bool(self.careful or self.groups or len(self.wire) >= _WIDE)
+        wide = len(self.wire) >= _WIDE
+        self.special = bool(self.careful or self.groups or self.journal is not None or wide)
         #: Whether runs may be taken whole: not if the hub must look at each message, nor if a
         #: client would get the run of one of its subscriptions before that of another.
         members = [m for group in self.groups for m in group.members]
@@ -118,6 +122,7 @@ class BulkReceiver(LineReceiver):
     bulk = True
 
     hub: Hub
+    door: str
     #: Where messages for this client are collected.
     batch: list[bytes]
     #: The lines that this client may publish in bulk; shared by all who may do the same.
@@ -140,6 +145,8 @@ class BulkReceiver(LineReceiver):
         self.behind = []
         self._pieces: list[bytes] = []
         self._have = 0
+        self._noted: list[str] = []
+        self._noted_tails: list[bytes] = []
 
     def payload_received(self, publication: wire.Publication, payload: bytes) -> bool:
         """Publish; returns whether the same line may be published in bulk from now on."""
@@ -248,8 +255,6 @@ class BulkReceiver(LineReceiver):
         if reply is None and line == b"PUB %b %d\r" % (subject, size):
             hub, name = self.hub, wire.from_wire(subject)
             topic, route = hub.history.get(name), hub.trie.ready(name)
-            if hub.journal is not None and hub.journal.wants(name):
-                return  # the plain path keeps it in the journal
             if topic is not None and route is not None:
                 self.forget_lines_if_full()
                 known = Known(route, topic)
@@ -297,7 +302,7 @@ class BulkReceiver(LineReceiver):
                 self.lines.pop(data[pos:eol], None)
                 self.subjects.pop(data[pos:start_of_tail], None)
                 break
-            plan: Plan = route.plan or Plan(route)  # type: ignore[assignment]
+            plan: Plan = route.plan or Plan(route, self.hub)  # type: ignore[assignment]
             if line is not None and line is before and plan.runs and line.pattern is not False:
                 count = self._run(line, plan, data, pos)
                 if count:
@@ -329,6 +334,7 @@ class BulkReceiver(LineReceiver):
                     spread = 0
                     self.behind += self.hub.flush()
             pos = end
+        self._journalize()
         if messages:
             self.hub.count_in(messages, total, cast(ISubscriber, self))
             self.hub.remembered(kept + (messages - in_runs) * MESSAGE_COST)
@@ -358,6 +364,9 @@ class BulkReceiver(LineReceiver):
         line.known.topic.ring.extend([size_line + part for part in newest])
         line.known.topic.times.extend([now] * len(newest))
         route = line.known.route
+        if plan.journal is not None:
+            self._noted += [route.subject] * count
+            self._noted_tails += [size_line + part for part in parts[1:]]
         route.hits += count
         route.bytes += count * line.size
         for batch, start, subscriber in plan.wire:
@@ -390,12 +399,21 @@ class BulkReceiver(LineReceiver):
 
     def _deliver_one(self, plan: Plan, route: Route, tail: bytes) -> None:
         """Deliver one message to those who do not just get the bytes."""
+        if plan.journal is not None:
+            self._noted.append(route.subject)
+            self._noted_tails.append(tail)
         if plan.careful:
             message = self._message(route.subject, tail)
             for subscription in plan.careful:
                 self.hub.deliver_to(subscription, message)
         for group in plan.groups:
             self._deliver_to_group(group, route.subject, tail)
+
+    def _journalize(self) -> None:
+        """Give the journal what this walk noted for it (benchmark: journal)."""
+        if self._noted and self.hub.journal is not None:
+            self.hub.journal.extend(self._noted, self.last_input, self.door, self._noted_tails)
+            self._noted, self._noted_tails = [], []
 
     def _deliver_to_group(self, group: QueueGroup, subject: str, tail: bytes) -> None:
         member = group.next()
@@ -411,4 +429,5 @@ class BulkReceiver(LineReceiver):
         self.hub.count_out(member, 1, len(tail) - tail.index(b"\n") - 3)
 
     def _message(self, subject: str, tail: bytes) -> Message:
-        return Message(subject, tail[tail.index(b"\n") + 1 : -2], time=self.last_input, door="nats")
+        payload = tail[tail.index(b"\n") + 1 : -2]
+        return Message(subject, payload, time=self.last_input, door=self.door)

@@ -29,9 +29,19 @@ from twisted.web.server import NOT_DONE_YET, Request
 from rtmb import frames
 from rtmb.auth import ANYONE, User
 from rtmb.config import seconds
+from rtmb.doors.answers import (
+    RefusedError,
+    answer,
+    argument,
+    bad,
+    error_body,
+    path_rest,
+    pattern_of,
+    refuse,
+)
 from rtmb.journal import Journal, Lease, LeaseError, Repeats, Selection
 from rtmb.message import ID_HEADER, Message
-from rtmb.subjects import is_pattern, is_subject
+from rtmb.subjects import is_subject
 
 if TYPE_CHECKING:
     from rtmb.service import Broker
@@ -50,52 +60,49 @@ _ID = ID_HEADER.encode()
 _FRAMES = b"application/vnd.rtmb.frames"
 
 
-class RefusedError(Exception):
-    """An answer that is an error."""
+class EpochError(RefusedError):
+    """The caller speaks of the journal of an earlier life of the broker."""
 
-    def __init__(self, status: int, text: str, **facts: Any) -> None:
-        super().__init__(text)
-        self.status = status
-        self.body = {"error": {"code": _CODES[status], "message": text}, **facts}
+    def __init__(self, epoch: str, journal: Journal) -> None:
+        text = f"the broker was restarted: its journal is no longer {epoch}"
+        super().__init__(409, "EPOCH_CHANGED", text)
+        self.journal = journal
 
 
-_CODES = {
-    400: "BAD_REQUEST", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "EPOCH_CHANGED",
-    413: "TOO_LARGE", 429: "TOO_MANY",
-}  # fmt: skip
+def _forbidden(user: User, what: str) -> RefusedError:
+    return RefusedError(403, "FORBIDDEN", f"{user.name or 'this user'} may not {what}")
+
+
+def _too_large(text: str) -> RefusedError:
+    return RefusedError(413, "TOO_LARGE", text)
 
 
 def _whole(request: Request, name: str, default: int | None = None) -> int | None:
     """A whole number among the arguments of a call."""
-    found = request.args.get(name.encode())
+    found = argument(request, name)
     if found is None:
         return default
-    if not (found[-1].isdigit() and len(found[-1]) <= 18):
-        raise RefusedError(400, f"{name} must be a whole number")
-    return int(found[-1])
+    if not (found.isascii() and found.isdigit() and len(found) <= 18):
+        raise bad(f"{name} must be a whole number")
+    return int(found)
 
 
-def _number(request: Request, name: str, default: float) -> float:
-    found = request.args.get(name.encode())
+def _seconds(request: Request, name: str, default: float) -> float:
+    found = argument(request, name)
     try:
-        value = float(found[-1]) if found else default
+        value = float(found) if found is not None else default
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise RefusedError(400, f"{name} must be a number of seconds")
+        raise bad(f"{name} must be a number of seconds")
     return value
-
-
-def _text(request: Request, name: str) -> str | None:
-    found = request.args.get(name.encode())
-    return found[-1].decode("utf-8", "replace") if found else None
 
 
 def _body(request: Request) -> bytes:
     assert request.content is not None
     body: bytes = request.content.read(MOST_BODY + 1)
     if len(body) > MOST_BODY:
-        raise RefusedError(413, f"at most {MOST_BODY} bytes at once")
+        raise _too_large(f"at most {MOST_BODY} bytes at once")
     return body
 
 
@@ -108,10 +115,8 @@ def _checked(user: User, patterns: list[str]) -> Selection:
     """A selection of what this user may subscribe to."""
     deny: list[str] = []
     for pattern in patterns:
-        if not is_pattern(pattern):
-            raise RefusedError(400, f"not a subject or pattern: {pattern!r}")
-        if not user.subscribe.may_subscribe(pattern):
-            raise RefusedError(403, f"{user.name or 'this user'} may not subscribe to {pattern}")
+        if not user.subscribe.may_subscribe(pattern_of(pattern)):
+            raise _forbidden(user, f"subscribe to {pattern}")
         deny += user.subscribe.hidden(pattern)
     return Selection(patterns, deny)
 
@@ -134,15 +139,16 @@ class Call(Resource):
     def journal(self) -> Journal:
         journal: Journal | None = self.broker.journal
         if journal is None:
-            raise RefusedError(404, "there is no journal: start the broker with --journal PATTERN")
+            raise RefusedError(
+                404, "NO_JOURNAL", "there is no journal: start the broker with --journal PATTERN"
+            )
         return journal
 
     def same_epoch(self, request: Request) -> Journal:
         """The journal, if it is the one that the caller means."""
-        journal, epoch = self.journal, _text(request, "epoch")
+        journal, epoch = self.journal, argument(request, "epoch")
         if epoch is not None and epoch != journal.epoch:
-            text = f"the broker was restarted: its journal is no longer {epoch}"
-            raise RefusedError(409, text, **_bounds(journal))
+            raise EpochError(epoch, journal)
         return journal
 
     def render(self, request: Request) -> bytes | int:
@@ -150,16 +156,19 @@ class Call(Resource):
         if no_delay is not None:
             no_delay(True)
         try:
-            answer = super().render(request)
-        except RefusedError as refusal:
-            return say(request, refusal.body, refusal.status)
-        return say(request, answer) if isinstance(answer, dict) else answer
+            found = super().render(request)
+        except EpochError as error:
+            now = _bounds(error.journal)
+            return answer(request, {**error_body(error.code, str(error)), **now}, error.status)
+        except RefusedError as error:
+            return refuse(request, error.status, error.code, str(error))
+        return answer(request, found) if isinstance(found, dict) else found
 
 
-def say(request: Request, answer: dict[str, Any], status: int = 200) -> bytes:
-    request.setResponseCode(status)
-    request.setHeader(b"content-type", b"application/json")
-    return msgspec.json.encode(answer)
+def _finish(request: Request, found: dict[str, Any]) -> None:
+    """Answer a call that had to wait."""
+    request.write(answer(request, found))
+    request.finish()
 
 
 def _bounds(journal: Journal) -> dict[str, Any]:
@@ -182,8 +191,8 @@ class JournalRoot(Call):
         journal, wanted = self.same_epoch(request), _selection(request)
         start = _whole(request, "from", journal.first) or 1
         end = min(_whole(request, "to", journal.next) or 1, journal.next)
-        start, end = _part(_text(request, "partition"), start, max(start, end))
-        consumer = _text(request, "consumer")
+        start, end = _part(argument(request, "partition"), start, max(start, end))
+        consumer = argument(request, "consumer")
         if consumer is not None:
             journal.renew(consumer)
         lost = [start, min(journal.first, end)] if start < min(journal.first, end) else None
@@ -192,7 +201,7 @@ class JournalRoot(Call):
             end,
             wanted,
             limit=_whole(request, "limit"),
-            headers=_text(request, "headers") != "0",
+            headers=argument(request, "headers") != "0",
         )
         told = {**_bounds(journal), "from": start, "to": end, "then": then, "lost": lost}
         request.setHeader(b"content-type", _FRAMES)
@@ -205,7 +214,7 @@ def _part(text: str | None, start: int, end: int) -> tuple[int, int]:
         return start, end
     i, slash, n = text.partition("/")
     if not (slash and i.isdigit() and n.isdigit() and len(n) < 7 and int(i) < int(n)):
-        raise RefusedError(400, "partition must be i/n, such as 0/4 for the first of four")
+        raise bad("partition must be i/n, such as 0/4 for the first of four")
     length, part, parts = end - start, int(i), int(n)
     return start + length * part // parts, start + length * (part + 1) // parts
 
@@ -214,13 +223,13 @@ class Position(Call):
     """``/journal/position``: the number to begin with."""
 
     def render_GET(self, request: Request) -> dict[str, Any]:
-        journal, at = self.journal, _text(request, "at")
+        journal, at = self.journal, argument(request, "at")
         if b"time" in request.args:
-            seq = journal.at_time(_number(request, "time", 0))
+            seq = journal.at_time(_seconds(request, "time", 0))
         elif at in ("earliest", "latest"):
             seq = journal.first if at == "earliest" else journal.next
         else:
-            raise RefusedError(400, "say at=earliest, at=latest or time=<seconds since 1970>")
+            raise bad("say at=earliest, at=latest or time=<seconds since 1970>")
         return {**_bounds(journal), "seq": seq}
 
 
@@ -241,10 +250,10 @@ class Wait(Call):
             _whole(request, "bytes"),
             max(1, _whole(request, "least", 1) or 1),
         )
-        timeout = min(LONGEST_WAIT, _number(request, "timeout", 0))
-        answer = waiting.answer(journal, final=timeout == 0)
-        if answer is not None:
-            return answer
+        timeout = min(LONGEST_WAIT, _seconds(request, "timeout", 0))
+        found = waiting.look(journal, final=timeout == 0)
+        if found is not None:
+            return found
         self._waiting.add(waiting)
         waiting.timer = self.broker.reactor.callLater(timeout, self._finish, waiting)
         request.notifyFinish().addErrback(lambda _: self._forget(waiting))
@@ -258,20 +267,18 @@ class Wait(Call):
 
     def _look(self) -> None:
         for waiting in list(self._waiting):
-            answer = waiting.answer(self.journal)
-            if answer is not None:
+            found = waiting.look(self.journal)
+            if found is not None:
                 self._forget(waiting)
-                waiting.request.write(say(waiting.request, answer))
-                waiting.request.finish()
+                _finish(waiting.request, found)
         if self._waiting:
             self.journal.on_news(self._news)
 
     def _finish(self, waiting: Waiting) -> None:
         self._forget(waiting)
-        answer = waiting.answer(self.journal, final=True)
-        assert answer is not None
-        waiting.request.write(say(waiting.request, answer))
-        waiting.request.finish()
+        found = waiting.look(self.journal, final=True)
+        assert found is not None
+        _finish(waiting.request, found)
 
     def _forget(self, waiting: Waiting) -> None:
         self._waiting.discard(waiting)
@@ -300,7 +307,7 @@ class Waiting:
         self.size = size
         self.least = least
 
-    def answer(self, journal: Journal, *, final: bool = False) -> dict[str, Any] | None:
+    def look(self, journal: Journal, *, final: bool = False) -> dict[str, Any] | None:
         """What there is to read, or None when it is worth waiting for more."""
         found = journal.measure(self.start, self.wanted, self.messages, self.size)
         enough = found.messages >= self.least or found.end < journal.next
@@ -314,9 +321,9 @@ class Leases(Call):
     """``/journal/leases/{consumer}``."""
 
     def _consumer(self, request: Request) -> str:
-        name = b"/".join(request.postpath or ()).decode("utf-8", "replace")
+        name = path_rest(request)
         if not name or len(name) > 200:
-            raise RefusedError(400, "a lease needs a consumer of at most 200 letters")
+            raise bad("a lease needs a consumer of at most 200 letters")
         return name
 
     def render_GET(self, request: Request) -> dict[str, Any]:
@@ -332,12 +339,12 @@ class Leases(Call):
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError):
             well = False
         if not (well and all(isinstance(s, str) for s in subjects)):
-            raise RefusedError(400, 'a lease is {"position": number, "ttl": seconds}')
+            raise bad('a lease is {"position": number, "ttl": seconds}')
         wanted = _checked(_user(request), subjects)
         try:
             lease = journal.lease(consumer, position, ttl, wanted.patterns)
         except LeaseError as error:
-            raise RefusedError(429, str(error)) from None
+            raise RefusedError(429, "TOO_MANY", str(error)) from None
         return {**_bounds(journal), **journal.lag(lease)}
 
     render_POST = render_PUT
@@ -362,23 +369,22 @@ class Publish(Call):
         try:
             messages = self._messages(body, _user(request))
         except (frames.FrameError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise RefusedError(400, f"not a body of messages: {error}") from None
+            raise bad(f"not a body of messages: {error}") from None
         self.repeats.tick()
         hub, published = self.broker.hub, 0
         for name, number, message in messages:
             if self.repeats.fresh(name, number):
                 hub.deliver(message)
                 published += 1
-        answer = {"published": published, "duplicates": len(messages) - published}
+        told = {"published": published, "duplicates": len(messages) - published}
         if hub.flush():
-            self.broker.reactor.callLater(_PAUSE, self._late, request, answer)
+            self.broker.reactor.callLater(_PAUSE, self._late, request, told)
             return NOT_DONE_YET
-        return answer
+        return told
 
-    def _late(self, request: Request, answer: dict[str, Any]) -> None:
+    def _late(self, request: Request, told: dict[str, Any]) -> None:
         if request.channel is not None:  # else the publisher has gone
-            request.write(say(request, answer))
-            request.finish()
+            _finish(request, told)
 
     def _messages(self, body: bytes, user: User) -> list[tuple[bytes, int, Message]]:
         ((described, columns),) = frames.decode(body)
@@ -395,7 +401,7 @@ class Publish(Call):
             if not isinstance(name, str) or not is_subject(name):
                 raise frames.FrameError(f"not a subject: {name!r}")
             if not user.publish.may_publish(name):
-                raise RefusedError(403, f"{user.name or 'this user'} may not publish to {name}")
+                raise _forbidden(user, f"publish to {name}")
         payloads = frames.spans(texts[0], texts[1], rows)
         blocks = frames.spans(texts[2], texts[3], rows) if len(texts[2]) else [b""] * rows
         if len(texts[4]):
@@ -409,9 +415,7 @@ class Publish(Call):
         ):
             headers = _with_id(block, shown)
             if len(headers) + len(payload) > most:
-                raise RefusedError(
-                    413, f"a message of {len(payload)} bytes; at most {most} are allowed"
-                )
+                raise _too_large(f"a message of {len(payload)} bytes; at most {most} are allowed")
             message = Message(names[which_subject], payload, headers=headers, door=DOOR)
             found.append((name, number, message))
         return found

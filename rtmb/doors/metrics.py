@@ -232,7 +232,7 @@ class Collector(PrometheusCollector):
             ("budget_bytes", "Memory they may take", history.budget),
         ):
             yield GaugeMetricFamily(f"rtmb_history_{name}", what, value=value)
-        journal = getattr(self._broker, "journal", None)
+        journal = self._broker.hub.journal
         if journal is None:
             return
         stats = journal.stats()

@@ -177,7 +177,8 @@ def _detail(subscription: Subscription, cid: int) -> dict[str, Any]:
     return found
 
 
-#: How `/connz` can be sorted, and what comes first: the largest, but for these two.
+#: How `/connz` can be sorted. The largest comes first, but for these two; and as in nats-server,
+#: the client that came last is the first by uptime.
 _SORTS: dict[str, Callable[[_Client], float]] = {
     "cid": attrgetter("cid"),
     "start": attrgetter("start"),
@@ -189,7 +190,7 @@ _SORTS: dict[str, Callable[[_Client], float]] = {
     "bytes_from": attrgetter("counters.in_bytes"),
     "last": attrgetter("last"),
     "idle": lambda c: -c.last,
-    "uptime": lambda c: -c.start,
+    "uptime": attrgetter("start"),
     "rtt": lambda c: c.rtt or 0.0,
 }
 _RISING = ("cid", "start")
@@ -426,19 +427,17 @@ class Monitor:
             "rate": lambda t: (-self._rates.get(t.name, 0.0), t.name),
             "messages": lambda t: (-t.messages, t.name),
             "bytes": lambda t: (-t.bytes, t.name),
+            "last": lambda t: (-t.times[-1] if t.times else 0.0, t.name),
             "name": attrgetter("name"),
         }
-        if sort not in sorts and sort != "last":
-            raise QueryError(f"invalid sorting option: {sort}; there are {', '.join(sorts)}, last")
+        if sort not in sorts:
+            raise QueryError(f"invalid sorting option: {sort}; there are {', '.join(sorts)}")
         self._hub.settle_all()
         topics = list(self._hub.history)
         self._rate(topics)
         total = len(topics)
         topics = [t for t in topics if part in t.name] if part else topics
-        if sort == "last":
-            topics.reverse()  # the history is in the order of last use
-        else:
-            topics.sort(key=sorts[sort])
+        topics.sort(key=sorts[sort])
         return {
             **self._head(),
             "total": total,

@@ -308,7 +308,7 @@ class NatsProtocol(BulkReceiver):
         if self.dialect.first_ping:
             self._later("ping", self.dialect.first_ping, self._first_ping)
         else:
-            self._send(wire.PING)
+            self._send_ping()
         self.resumeProducing()
 
     def _authentication_failed(self, failure: Failure) -> None:
@@ -695,7 +695,8 @@ class NatsFactory(ServerFactory):
             self._ticking.stop()
         if not self.clients:
             return succeed(None)
-        self._empty = Deferred()
+        empty: Deferred[None] = Deferred()
+        self._empty = empty
         late = self.reactor.callLater(timeout, self._abort_all)
         for client in list(self.clients.values()):
             client.close(reason="the broker is stopping")
@@ -704,7 +705,7 @@ class NatsFactory(ServerFactory):
             if late.active():
                 late.cancel()
 
-        return self._empty.addCallback(done)
+        return empty.addCallback(done)
 
     def _abort_all(self) -> None:
         for client in list(self.clients.values()):

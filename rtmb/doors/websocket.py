@@ -23,7 +23,7 @@ from twisted.web.websocket import WebSocketResource, WebSocketTransport
 from zope.interface import implementer
 
 from rtmb.auth import User
-from rtmb.doors.answers import refuse
+from rtmb.doors.answers import header, refuse
 from rtmb.doors.events import Once, decode_payload, shown, timestamp
 from rtmb.doors.feed import LINGER, MOST_ANSWERS, ROOM, Feed, Feeds, own_connection
 from rtmb.doors.nats import NatsFactory
@@ -184,7 +184,7 @@ class SocketResource(WebSocketResource):
     isLeaf = True
 
     def render_GET(self, request: Request) -> bytes | int:
-        if (request.getHeader("upgrade") or "").lower() != "websocket":
+        if (header(request, b"upgrade") or "").lower() != "websocket":
             request.setHeader(b"upgrade", b"websocket")
             return refuse(request, 426, "BAD_REQUEST", "this is for WebSockets")
         try:

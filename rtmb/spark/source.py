@@ -90,7 +90,7 @@ class RtmbDataSource(DataSource):
         return options.read(self._given, options.SOURCE)
 
     def _checked_schema(self, schema: StructType) -> None:
-        if schema.simpleString() != StructType.fromDDL(SCHEMA).simpleString():
+        if schema.fieldNames() != ARROW_SCHEMA.names:
             raise OptionError(f"rtmb has a schema of its own, so give none: {SCHEMA}")
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -8,6 +8,8 @@ import rtmb.testing
 from rtmb.doors.nats import NatsFactory
 from rtmb.testing.memory import MemoryTransport
 
+__all__ = ["MemoryBroker", "MemoryTransport", "Peer"]
+
 
 class Peer:
     """The other end of one connection to the text door."""

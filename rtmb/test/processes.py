@@ -1,7 +1,8 @@
 """Help for tests that use the broker as its users do: as a process, from outside.
 
-`BrokerProcess` is a broker under twistd, `NatsServerProcess` the real nats-server, `RawClient` a plain socket that speaks the protocol byte
-by byte, and `Typist` a program such as telnet with someone at its keyboard.
+`BrokerProcess` is a broker under twistd, `NatsServerProcess` the real nats-server, `RawClient` a
+plain socket that speaks the protocol byte by byte, and `Typist` a program such as telnet with
+someone at its keyboard.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class BrokerProcess(ServerProcess):
     ) -> None:
         directory = Path(tempfile.mkdtemp(prefix="rtmb-"))
         self.config = directory / "rtmb.toml"
-        command = [str(TWISTD), "-n", "--pidfile=", "rtmb", "--port", str(port), *arguments]
+        command = [str(TWISTD), "-n", "--pidfile=", "rtmb", "--port", str(port)]
+        command += ["--http-port", "0", "--msgpack-port", "0", *arguments]
         if config is not None:
             self.config.write_text(config)
             command += ["--config", str(self.config)]

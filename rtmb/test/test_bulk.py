@@ -37,7 +37,7 @@ class Scene:
     """Some clients of one broker, and all that can be seen of what they did."""
 
     def __init__(self, bulk: bool, kinds: list[str], history: int) -> None:
-        self.broker = MemoryBroker(bulk=bulk, history=history)
+        self.broker = MemoryBroker(bulk=bulk, history=history, journal=("a", "a.>"))
         self.peers: list[Peer] = [self._peer(kind) for kind in kinds]
         self.heard = [b""] * len(kinds)
 
@@ -72,8 +72,24 @@ class Scene:
                 t.name: (t.messages, t.bytes, [(m.payload, m.reply) for m in t.newest(99)])
                 for t in hub.history
             },
+            "journal": self.journaled(),
             "delivered": sorted((s.key, s.pattern, s.delivered) for s in hub.trie),
         }
+
+    def journaled(self) -> list[tuple[Any, ...]]:
+        journal = self.broker.hub.journal
+        assert journal is not None
+        found: list[tuple[Any, ...]] = []
+        for segment in journal._segments:
+            if not segment.count:
+                continue
+            columns, _ = segment.as_columns(range(segment.count))
+            for row, subject in enumerate(segment.subjects):
+                starts, whole = columns.data.starts, columns.data.whole
+                payload = whole[starts[row] : starts[row + 1]]
+                rare = columns.replies.get(row), columns.headers.get(row)
+                found.append((segment.first + row, subject, payload, *rare, segment.times[row]))
+        return found
 
 
 class EquivalenceTests(SynchronousTestCase):

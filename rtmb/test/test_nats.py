@@ -437,6 +437,7 @@ class AccessTests(SynchronousTestCase):
         @implementer(IAuthenticator)
         class Slow:
             required = True
+            guest = None
             nonce_needed = False
             answer: Deferred[User | None] = Deferred()
 

@@ -20,7 +20,7 @@ class Ignoring:
 class OutboxTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.transport = MemoryTransport()
-        self.transport.protocol = Ignoring()  # type: ignore[assignment]
+        self.transport.protocol = Ignoring()
         self.overflows: list[bytes] = []
         self.drained = 0
         self.outbox = Outbox(self.transport, 8 << 20, self.overflows.append)

@@ -133,9 +133,12 @@ class MemoryBroker:
 
     def _carry(self) -> None:
         # A client sends when its turn ends, which is a call that the clock makes.
-        self.clock.advance(0)
-        while any([link.carry() for link in self._links]):
+        busy = True
+        while busy:
             self.clock.advance(0)
+            busy = False
+            for link in list(self._links):
+                busy = link.carry() or busy
         self._links = [link for link in self._links if not link.over]
 
     def lose_connections(self, *, reachable: bool = True) -> None:

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.jobs.messages import EVERYTHING, PARTITIONS, placed
-from rtmb.spark.jobs.streams import Progress, triggered
 from rtmb.spark.jobs.store import CHECKPOINT, LIVE, Archive
+from rtmb.spark.jobs.streams import Progress, triggered
 
 
 def start(

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rtmb.spark.options import COMMON, read
-from rtmb.spark.transport import Access, client, path
+from rtmb.spark.options import SINK, Options, read
+from rtmb.spark.transport import client, path
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,14 @@ class Broker:
         given = {name: str(value) for name, value in options.items() if value is not None}
         return {"servers": self.servers, **given, **self.options}
 
-    @property
-    def access(self) -> Access:
-        """The same for calls that are not Spark's."""
-        names = {option.name.lower() for option in COMMON}
-        given = {k: v for k, v in self._all({}).items() if k.lower() in names}
-        return read(given, COMMON).access
+    def sink_options(self) -> Options:
+        """The same for calls that are not Spark's. Options of the source alone are left out."""
+        names = {option.name.lower() for option in SINK}
+        return read({k: v for k, v in self._all({}).items() if k.lower() in names}, SINK)
 
     def bounds(self) -> dict[str, Any]:
         """The journal's epoch, its first message and the number that the next will have."""
-        found: dict[str, Any] = client(self.access).json(
+        found: dict[str, Any] = client(self.sink_options().access).json(
             "GET", path("journal", "position", at="earliest")
         )
         return found

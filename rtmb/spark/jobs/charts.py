@@ -94,8 +94,8 @@ def _time_ticks(low: float, high: float, count: int = 7) -> list[tuple[float, st
         step = _DAY * math.ceil(span / _DAY / count)
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < _DAY else "%d %b"
     first = math.ceil(low / step) * step
-    found = [first + i * step for i in range(int((high - first) // step) + 1)] or [low]
-    return [(t, datetime.fromtimestamp(t, UTC).strftime(form)) for t in found]
+    found: list[float] = [first + i * step for i in range(int((high - first) // step) + 1)]
+    return [(t, datetime.fromtimestamp(t, UTC).strftime(form)) for t in found or [low]]
 
 
 # SVG

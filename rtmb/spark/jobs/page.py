@@ -25,13 +25,14 @@ p { margin: 0 0 12px; color: var(--soft); }
   margin: 20px 0; }
 .tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 12px 16px; }
-.tile b { display: block; font-size: 24px; font-weight: 650; letter-spacing: -.02em; }
+.tile b { display: block; white-space: nowrap; font-size: 22px; font-weight: 650; letter-spacing: -.02em; }
 .tile span { color: var(--soft); font-size: 13px; }
 .tile.bad b { color: var(--bad); }
 section { padding: 18px 20px; margin: 0 0 16px; overflow-x: auto; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 16px; }
 .pair section { margin: 0; }
 .pair { margin-bottom: 16px; }
+.pictures { margin: 18px 0 0; }
 svg { display: block; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 1px solid var(--line); }
@@ -134,7 +135,7 @@ def _troubles(facts: Facts) -> str:
             f"Everyone kept up. {heard:,} other events were told."
             if heard
             else "No event of the broker is among these messages. For slow consumers and drops,"
-            " keep !system/events/slow_consumer and !system/events/drop in the journal and archive them."
+            " have !system/events/slow_consumer and !system/events/drop in the journal."
         )
         return _section("Slow consumers and drops", f"<p>{told}</p>")
     rows = [
@@ -178,13 +179,14 @@ def _latencies(facts: Facts) -> str:
         for t in facts.latencies
     ]
     table = _table(["what", "#measured", "#p50", "#p90", "#p99", "#longest"], rows)
-    return _section("Latency", table + "".join(map(_histogram, facts.latencies)))
+    pictures = "".join(map(_histogram, facts.latencies))
+    return _section("Latency", f'{table}<div class="pair pictures">{pictures}</div>')
 
 
 def _histogram(latency: Latency) -> str:
     names = [f"up to {_milliseconds(end)}" for end, _ in latency.spread]
     chart = Chart(names, {"messages": [count for _, count in latency.spread]})
-    return f"<p style='margin-top:16px'>{escape(latency.name)}</p>" + svg(chart, 700)
+    return f"<div><p>{escape(latency.name)}</p>{svg(chart, 470)}</div>"
 
 
 # Small parts

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as fn
 
-from rtmb.spark.jobs.charts import spread
+from rtmb.spark.jobs.charts import spread as width_of
 from rtmb.spark.jobs.messages import json_field
 from rtmb.spark.source import GAP_SUBJECT
 from rtmb.subjects import OWN
@@ -21,6 +21,8 @@ EVENTS = "!system/events/"
 _LINES = 6
 #: Rows of the tables.
 _ROWS = 15
+#: Milliseconds; what is faster is counted with it.
+_FINEST = 0.125
 _OTHERS = "others"
 _INBOX = "_INBOX."
 
@@ -112,7 +114,7 @@ def gather(
     ).persist()  # fmt: skip
     try:
         begun, ended = _period(slim, since, until)
-        facts = Facts(begun, ended, bucket=spread(begun, ended))
+        facts = Facts(begun, ended, bucket=width_of(begun, ended))
         traffic = slim.where(~own)
         # Each answer has a subject of its own: as one they say more.
         inbox = fn.col("subject").startswith(_INBOX)
@@ -254,19 +256,18 @@ def _latencies(traffic: DataFrame, sent_field: str | None) -> list[Latency]:
     return [latency for latency in found if latency is not None]
 
 
-def _latency(name: str, times: DataFrame) -> Any:
+def _latency(name: str, times: DataFrame) -> Latency | None:
     times = times.where(fn.col("ms").isNotNull() & (fn.col("ms") >= 0)).persist()
     points = [fn.percentile_approx("ms", [0.5, 0.9, 0.99]).alias("points")]
     row = times.agg(fn.count("*").alias("count"), fn.max("ms").alias("most"), *points).first()
     if row is None or not row["count"]:
         times.unpersist()
         return None
-    step = fn.floor(fn.log2(fn.greatest("ms", fn.lit(0.001))))
+    step = fn.floor(fn.log2(fn.greatest("ms", fn.lit(_FINEST))))
     buckets = times.groupBy(step.alias("step")).count().orderBy("step").collect()
     times.unpersist()
     counts = {int(b.step): int(b["count"]) for b in buckets}
     steps = range(min(counts), max(counts) + 1)
-    return Latency(
-        name, row["count"], *row.points, row.most,
-        [(2.0 ** (s + 1), counts.get(s, 0)) for s in steps],
-    )  # fmt: skip
+    p50, p90, p99 = row.points
+    spread = [(2.0 ** (s + 1), counts.get(s, 0)) for s in steps]
+    return Latency(name, row["count"], p50, p90, p99, row.most, spread)

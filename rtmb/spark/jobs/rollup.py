@@ -91,7 +91,8 @@ def _event_time(rollup: Rollup) -> Column:
         return fn.col("timestamp")
     told = json_field(rollup.time_field)
     return fn.coalesce(
-        fn.timestamp_micros((told.try_cast("double") * 1e6).cast("long")), told.try_cast("timestamp")
+        fn.timestamp_micros((told.try_cast("double") * 1e6).cast("long")),
+        told.try_cast("timestamp"),
     )
 
 
@@ -144,7 +145,13 @@ def as_messages(rolled: DataFrame, prefix: str = "rollup") -> DataFrame:
 
 
 def to_parquet(
-    spark: SparkSession, messages: DataFrame, rollup: Rollup, path: str, *, every: str = "5 seconds", once: bool = False
+    spark: SparkSession,
+    messages: DataFrame,
+    rollup: Rollup,
+    path: str,
+    *,
+    every: str = "5 seconds",
+    once: bool = False,
 ) -> StreamingQuery:
     """Write each window once, when no more messages can come to it, to `<path>/windows`."""
     folder = Folder(spark, path)
@@ -223,6 +230,8 @@ def start(
 
     queries = [to_parquet(spark, stream("windows"), rollup, path, every=every, once=once)]
     if prefix is not None:
-        live = to_broker(spark, stream("broker"), rollup, broker, path, prefix=prefix, every=every, once=once)
+        live = to_broker(
+            spark, stream("broker"), rollup, broker, path, prefix=prefix, every=every, once=once
+        )
         queries.append(live)
     return queries

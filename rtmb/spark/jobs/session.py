@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,8 @@ def session(name: str, master: str | None = None) -> SparkSession:
         builder = builder.master(master or LOCAL)
         if (master or LOCAL).startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            # Else the first python3 on the PATH, which need not have rtmb.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             settings |= _LOOPBACK
         elif "PYTHONPATH" in os.environ:  # what the driver can import, the workers shall too
             settings["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
