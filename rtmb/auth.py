@@ -47,6 +47,8 @@ class Rule:
     def may_subscribe(self, pattern: str, queue: str | None = None) -> bool:
         """Whether a subscription may be made. An entry ``pattern queue`` speaks of members of that
         queue group only."""
+        if self.allow is None and not self.deny:
+            return True
         return self._allows(pattern, queue) and not any(
             matches(p, pattern) for p in _speaking(self.deny, queue)
         )

@@ -40,7 +40,7 @@ def split_past(pattern: str) -> tuple[str, int]:
     >>> split_past("$REPLAY.20.orders.*"), split_past("$LAST.weather.>"), split_past("orders")
     (('orders.*', 20), ('weather.>', 1), ('orders', 0))
     """
-    found = _PAST.fullmatch(pattern)
+    found = _PAST.fullmatch(pattern) if pattern.startswith("$") else None
     if found is None:
         return pattern, 0
     return found["pattern"], int(found["count"] or 1)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import ipaddress
 import os
@@ -38,6 +39,8 @@ from rtmb.logs import json_observer
 from rtmb.subjects import is_pattern
 from rtmb.system import System
 
+#: glibc's names for what `mallopt` sets.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 #: Young objects before Python looks for cycles: the bulk walk makes many, and none in cycles.
 _GC_THRESHOLD = 20_000
 
@@ -229,6 +232,7 @@ class TwistdBroker(Broker):
 
     def startService(self) -> None:
         _raise_descriptor_limit(self.settings.max_connections)
+        _keep_freed_memory()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
         super().startService()
@@ -280,6 +284,18 @@ def _is_loopback(interface: str) -> bool:
         return ipaddress.ip_address(interface).is_loopback
     except ValueError:
         return interface == "localhost"
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep some freed memory. Left to itself it may give each buffer that was
+    read or sent back to the system and ask for it again, which halves the throughput (benchmarks:
+    1,000 connections held, 1→1 at 16 KiB)."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library, with habits of its own
+    mallopt(_M_TRIM_THRESHOLD, 16 << 20)
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
 
 
 def _raise_descriptor_limit(connections: int) -> None:

@@ -260,7 +260,9 @@ class SubjectTrie:
     def add(self, subscription: Subscription) -> None:
         node = self._root
         for token in subscription.pattern.split("."):
-            node = node.child(token) or node.grow(token)
+            children = node.children
+            below = children.get(token) if children is not None else None
+            node = below or node.child(token) or node.grow(token)
         if node.entries is None:
             node.entries = {}
         node.entries[subscription] = None

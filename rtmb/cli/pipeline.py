@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rtmb.spark.jobs.session import LOCAL, NoSparkError, session
+from rtmb.spark.jobs.session import LOCAL, JobError, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,28 +101,10 @@ _until = click.option("--until", type=Moment(), help="Before this time.")
 def _running(name: str, master: str | None) -> Iterator[SparkSession]:
     """A session for a job; what goes wrong becomes one line."""
     try:
-        spark = session(name, master)
-    except NoSparkError as error:
+        with running(name, master) as spark:
+            yield spark
+    except (JobError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield spark
-    except (PySparkException, Py4JError) as error:
-        raise click.ClickException(_plain(str(error))) from None
-    except (ValueError, RuntimeError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    finally:
-        spark.stop()
-
-
-def _plain(message: str) -> str:
-    """Of an exception that came through Java and Python again, the part that says something."""
-    causes = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception|Loss|Changed)\w*: .+)$", message, re.M)
-    if causes:
-        return str(causes[-1])
-    return message.partition("\n\nJVM stacktrace")[0].strip()
 
 
 def _broker(servers: str, options: dict[str, str]) -> Broker:

@@ -197,9 +197,7 @@ class Client:
         outgoing.attach(connection.transport)
         again = self._connected_before
         self._connected_before = True
-        outgoing.say(
-            b"".join(s.announce(again=again) for s in self._subscriptions.values()), first=True
-        )
+        outgoing.say(b"".join(s.announce() for s in self._subscriptions.values()), first=True)
         later, self._later = self._later, []
         for waiting in later:
             self._send_ping(waiting)
@@ -257,7 +255,7 @@ class Client:
             return
         error = why if isinstance(why, Exception) else None
         self._tell("disconnected", url=connection.address.url, error=error)
-        if not self._options["reconnect"]:
+        if not self._options["reconnect"] or self._options["max_reconnects"] == 0:
             self._finish(ConnectionClosed(f"the connection to {connection.address.url} was lost"))
         elif self._closed is None:
             self._come_back(self._options["reconnect_wait"])
@@ -301,11 +299,11 @@ class Client:
     # Closing
 
     def close(self) -> Deferred[None]:
-        """Send what waits, and close. What was received and not read is dropped."""
+        """Send what waits, and close. What was received can still be read."""
         closing: Deferred[None] = Deferred()
         self._closing.append(closing)
         if self._closed is None:
-            self._finish(ConnectionClosed("the client is closed"))
+            self._finish(ConnectionClosed("the client is closed"), asked=True)
         elif self._connection is None:
             self._gone()
         return closing
@@ -319,15 +317,15 @@ class Client:
         waiting.addCallback(lambda _: self._confirm(timeout))
         return waiting.addBoth(lambda _: self.close())
 
-    def _finish(self, why: ConnectionClosed, *, tell: bool = True) -> None:
-        """No more connections."""
+    def _finish(self, why: ConnectionClosed, *, asked: bool = False, tell: bool = True) -> None:
+        """No more connections, because someone `asked` for it or because it cannot be helped."""
         self._closed = why
         trying, self._trying = self._trying, None
         if trying is not None:
             trying.cancel()
         for subscription in list(self._subscriptions.values()):
             self._forget(subscription)
-            subscription.end()
+            subscription.end(None if asked else why)
         requests, self._requests = self._requests, {}
         later, self._later = self._later, []
         connecting, self._when_connected = self._when_connected, []
@@ -504,9 +502,9 @@ class Client:
         message of each subject comes first; with `replay`, the last so many (rtmb only). See
         `Subscription` for `callback` and what may be pending."""
         self._check_open()
-        if not is_pattern(subject) or len(subject) > _MAX_SUBJECT:
+        if not is_pattern(subject) or not _fits(subject):
             raise BadSubject(f"cannot subscribe to {_short(subject)}")
-        if queue is not None and not is_pattern(queue):
+        if queue is not None and not (is_pattern(queue) and _fits(queue)):
             raise BadSubject(f"not a queue's name: {_short(queue)}")
         if last and replay:
             raise ValueError("last and replay do not go together: a replay holds the last")
@@ -525,7 +523,8 @@ class Client:
             pending_bytes=pending_bytes,
         )
         self._subscriptions[sid] = subscription
-        self._say(subscription.announce())
+        if self._connection is not None:
+            self._say(subscription.announce())
         return subscription
 
     def _forget(self, subscription: Subscription) -> None:
@@ -626,8 +625,12 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:80] + "…")
 
 
+def _fits(text: str) -> bool:
+    return len(wire.to_wire(text)) <= _MAX_SUBJECT
+
+
 def _checked(subject: str) -> str:
-    if not is_subject(subject) or len(subject) > _MAX_SUBJECT:
+    if not is_subject(subject) or not _fits(subject):
         raise BadSubject(f"cannot publish to {_short(subject)}")
     return subject
 

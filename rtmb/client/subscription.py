@@ -65,6 +65,8 @@ class Subscription:
         self.ended = False
         self.maximum: int | None = None
         self._last, self._replay = last, replay
+        #: Whether a server has been told.
+        self._announced = False
         self._callback = callback
         self._limit, self._limit_bytes = pending_messages, pending_bytes
         self._waiting: deque[Message] = deque()
@@ -91,14 +93,15 @@ class Subscription:
             return f"$REPLAY.{self._replay}.{self.subject}"
         return self.subject
 
-    def announce(self, *, again: bool = False) -> bytes:
-        """SUB, and UNSUB if there is an end to it. After a reconnect (`again`) the last value is
-        asked for again, it may be a new one; a replay is not, it would repeat what was seen."""
+    def announce(self) -> bytes:
+        """SUB, and UNSUB if there is an end to it. After a reconnect the last value is asked for
+        again, it may be a new one; a replay is not, it would repeat what was seen."""
+        again, self._announced = self._announced, True
         subject = self.subject if again and self._replay else self.asked
         queue = wire.to_wire(self.queue) if self.queue is not None else None
         said = wire.sub(wire.to_wire(subject), queue, self.sid)
         if self.maximum is not None:
-            said += wire.unsub(self.sid, self.maximum - self.received if again else self.maximum)
+            said += wire.unsub(self.sid, self.maximum - self.received)
         return said
 
     # Receiving: called by the connection.

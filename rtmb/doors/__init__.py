@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from twisted.plugin import getPlugins
 
+from rtmb.doors.http import HttpDoor
 from rtmb.doors.msgpack import MsgpackDoor
 from rtmb.doors.nats import NatsDoor
 from rtmb.interfaces import IDoor
 
 #: The doors that rtmb brings.
-BUILT_IN: tuple[IDoor, ...] = (NatsDoor(), MsgpackDoor())
+BUILT_IN: tuple[IDoor, ...] = (NatsDoor(), HttpDoor(), MsgpackDoor())
 
 
 def plugged_in() -> Iterable[IDoor]:

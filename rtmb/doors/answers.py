@@ -52,6 +52,11 @@ def argument(request: Request, name: str) -> str | None:
         raise bad(f"{name} is not UTF-8") from None
 
 
+def body_of(request: Request) -> bytes:
+    content = request.content
+    return bytes(content.read()) if content is not None else b""
+
+
 def header(request: Request, name: bytes) -> str | None:
     """A header of the request; what is no UTF-8 in it matches nothing."""
     found = request.getHeader(name)
@@ -70,7 +75,7 @@ def whole_number(request: Request, name: str, default: int) -> int:
 def path_rest(request: Request) -> str:
     """What stands in the path behind the name of the resource, slashes included."""
     try:
-        return b"/".join(request.postpath).decode("utf-8")
+        return b"/".join(request.postpath or ()).decode("utf-8")
     except UnicodeDecodeError:
         raise bad("the path is not UTF-8") from None
 

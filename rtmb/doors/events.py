@@ -34,7 +34,7 @@ def timestamp(seconds: float) -> str:
 
 
 def shown(subject: str) -> str:
-    """A subject as text that JSON can hold: what is no UTF-8 on the wire has a mark in its place."""
+    """A subject as text that JSON can hold: what is no UTF-8 has a mark in its place."""
     return wire.to_wire(subject).decode("utf-8", "replace")
 
 

@@ -42,6 +42,7 @@ from rtmb.doors.answers import (
 from rtmb.journal import Journal, Lease, LeaseError, Repeats, Selection
 from rtmb.message import ID_HEADER, Message
 from rtmb.subjects import is_subject
+from rtmb.wire import to_wire
 
 if TYPE_CHECKING:
     from rtmb.service import Broker
@@ -310,6 +311,8 @@ class Waiting:
     def look(self, journal: Journal, *, final: bool = False) -> dict[str, Any] | None:
         """What there is to read, or None when it is worth waiting for more."""
         found = journal.measure(self.start, self.wanted, self.messages, self.size)
+        if not found.messages:
+            self.start = found.end  # there is no need to look at these again
         enough = found.messages >= self.least or found.end < journal.next
         if not (enough or final):
             return None
@@ -400,6 +403,7 @@ class Publish(Call):
         for name in names:
             if not isinstance(name, str) or not is_subject(name):
                 raise frames.FrameError(f"not a subject: {name!r}")
+            to_wire(name)  # raises for half a character, which JSON may hold
             if not user.publish.may_publish(name):
                 raise _forbidden(user, f"publish to {name}")
         payloads = frames.spans(texts[0], texts[1], rows)
@@ -407,7 +411,10 @@ class Publish(Call):
         if len(texts[4]):
             ids = [(i, 0, i) for i in frames.spans(texts[4], texts[5], rows)]
         else:
-            source, first = described["source"].encode(), int(described["first"])
+            first = described["first"]
+            if type(first) is not int or not isinstance(described["source"], str):
+                raise frames.FrameError("source and first do not name rows")
+            source = described["source"].encode()
             ids = [(source, n, b"%b/%d" % (source, n)) for n in range(first, first + rows)]
         most, found = self.broker.settings.max_payload, []
         for which_subject, payload, block, (name, number, shown) in zip(

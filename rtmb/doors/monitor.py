@@ -10,21 +10,31 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from twisted.web import http
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 
 from rtmb import __version__
 from rtmb.doors import metrics
+from rtmb.doors.answers import (
+    RefusedError,
+    answer,
+    argument,
+    bad,
+    header,
+    path_rest,
+    refuse,
+)
 from rtmb.doors.events import shown, timestamp
+from rtmb.doors.rest import user_of
 from rtmb.history import Topic
 from rtmb.interfaces import ISubscriber
 from rtmb.subjects import Subscription, is_subject
@@ -40,10 +50,7 @@ LEAF = "leaf"
 PREVIEW = 200
 #: Rates of topics are worked out again after this many seconds at the earliest.
 _RATE_PERIOD = 0.9
-
-
-class QueryError(Exception):
-    """A parameter is wrong; the text is the answer."""
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
 # The forms of durations
@@ -76,18 +83,17 @@ def duration(seconds: float) -> str:
 
 
 def _text(request: Request, name: str, default: str = "") -> str:
-    values = request.args.get(name.encode())
-    return values[-1].decode("utf-8", "replace") if values else default
+    return argument(request, name) or default
 
 
 def _number(request: Request, name: str, default: int = 0) -> int:
     """A number of the query; below zero counts as left out, as nats-server has it."""
-    text = _text(request, name)
-    try:
-        number = int(text) if text else default
-    except ValueError:
-        raise QueryError(f"Error decoding int for '{name}': {text!r}") from None
-    return number if number >= 0 else default
+    text = argument(request, name)
+    if not text:
+        return default
+    if _NUMBER.fullmatch(text) is None:
+        raise bad(f"{name} must be a whole number")
+    return int(text) if int(text) >= 0 else default
 
 
 def _page(request: Request) -> tuple[int, int]:
@@ -200,32 +206,30 @@ _STATES = ("open", "all", "any", "closed")
 # The resources
 
 
-class _Answer(Resource):
-    """A GET that answers with what `answer` finds."""
+class _Call(Resource):
+    """A resource that answers with JSON; `RefusedError` is an answer too."""
 
     isLeaf = True
 
-    def __init__(self, broker: Broker, answer: Callable[[Request], Any]) -> None:
+    def render(self, request: Request) -> bytes | int:
+        try:
+            return cast("bytes | int", super().render(request))
+        except RefusedError as error:
+            return refuse(request, error.status, error.code, str(error))
+
+
+class _Answer(_Call):
+    """A GET that answers with what `find` finds."""
+
+    def __init__(self, find: Callable[[Request], Any]) -> None:
         super().__init__()
-        self._broker = broker
-        self._answer = answer
+        self._find = find
 
     def render_GET(self, request: Request) -> bytes:
         if any(request.postpath or ()):
-            return _refuse(request, http.NOT_FOUND, "no such page")
-        try:
-            found = self._answer(request)
-        except QueryError as error:
-            return _refuse(request, http.BAD_REQUEST, str(error))
-        request.setHeader(b"content-type", b"application/json")
-        request.setHeader(b"cache-control", b"no-store")
-        return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-
-
-def _refuse(request: Request, status: int, text: str) -> bytes:
-    request.setResponseCode(status)
-    request.setHeader(b"content-type", b"text/plain; charset=utf-8")
-    return text.encode("utf-8", "replace") + b"\n"
+            raise RefusedError(404, "NOT_FOUND", "there is nothing below this")
+        # With line breaks: people read it with curl.
+        return msgspec.json.format(answer(request, self._find(request)), indent=2) + b"\n"
 
 
 class _Metrics(Resource):
@@ -238,33 +242,29 @@ class _Metrics(Resource):
         self._registry = registry
 
     def render_GET(self, request: Request) -> bytes:
-        encode, kind = choose_encoder(request.getHeader("accept") or "")
+        encode, kind = choose_encoder(header(request, b"accept") or "")
         request.setHeader(b"content-type", kind.encode())
         return encode(self._registry)
 
 
-class _Connections(Resource):
+class _Connections(_Call):
     """`DELETE /connections/{cid}` closes a client."""
-
-    isLeaf = True
 
     def __init__(self, broker: Broker) -> None:
         super().__init__()
         self._broker = broker
 
     def render_DELETE(self, request: Request) -> bytes:
-        path = [part.decode("utf-8", "replace") for part in request.postpath or ()]
-        cid = int(path[0]) if len(path) == 1 and path[0].isdecimal() else 0
+        path = path_rest(request)
+        cid = int(path) if _NUMBER.fullmatch(path) else 0
         client = self._broker.hub.clients.get(cid)
         if client is None:
-            return _refuse(request, http.NOT_FOUND, f"no connection {'/'.join(path)}")
+            raise RefusedError(404, "NOT_FOUND", f"no connection {path}")
         close = getattr(client, "close", None)
         if close is None:
-            return _refuse(request, http.CONFLICT, f"the door {client.door} cannot close clients")
-        address = request.getClientAddress()
-        close(reason=f"kicked by {getattr(address, 'host', 'someone')}")
-        request.setHeader(b"content-type", b"application/json")
-        return msgspec.json.encode({"status": "closed", "cid": cid}) + b"\n"
+            raise RefusedError(409, "CONFLICT", f"the door {client.door} cannot close clients")
+        close(reason=f"kicked by {getattr(request.getClientAddress(), 'host', 'someone')}")
+        return answer(request, {"status": "closed", "cid": cid})
 
 
 class Monitor:
@@ -342,9 +342,9 @@ class Monitor:
         sort, state = _text(request, "sort", "cid"), _text(request, "state", "open")
         subs, cid = _text(request, "subs"), _number(request, "cid")
         if sort not in _SORTS:
-            raise QueryError(f"invalid sorting option: {sort}; there are {', '.join(_SORTS)}")
+            raise bad(f"invalid sorting option: {sort}; there are {', '.join(_SORTS)}")
         if state not in _STATES:
-            raise QueryError(f"Error decoding state for {state}; there are {', '.join(_STATES)}")
+            raise bad(f"Error decoding state for {state}; there are {', '.join(_STATES)}")
         clients = self._clients() if state != "closed" else []  # who is gone is not kept
         total = len(clients)
         if cid:
@@ -393,7 +393,7 @@ class Monitor:
         total = 0
         if subject:
             if not is_subject(subject):
-                raise QueryError(f"invalid test subject, must be valid publish subject: {subject}")
+                raise bad(f"invalid test subject, must be valid publish subject: {subject}")
             receivers = self._hub.subscriptions_of(subject)
             listed, total = receivers, len(receivers)
         elif _is_true(_text(request, "subs")):
@@ -431,12 +431,13 @@ class Monitor:
             "name": attrgetter("name"),
         }
         if sort not in sorts:
-            raise QueryError(f"invalid sorting option: {sort}; there are {', '.join(sorts)}")
+            raise bad(f"invalid sorting option: {sort}; there are {', '.join(sorts)}")
         self._hub.settle_all()
         topics = list(self._hub.history)
         self._rate(topics)
         total = len(topics)
-        topics = [t for t in topics if part in t.name] if part else topics
+        may_read = user_of(request).subscribe.may_subscribe
+        topics = [t for t in topics if part in t.name and may_read(t.name)]
         topics.sort(key=sorts[sort])
         return {
             **self._head(),
@@ -483,7 +484,7 @@ def monitoring(broker: Broker) -> dict[bytes, IResource]:
     registry, pulse = metrics.start(broker)
     monitor = Monitor(broker, pulse)
     found: dict[bytes, IResource] = {
-        name.encode(): _Answer(broker, getattr(monitor, name))
+        name.encode(): _Answer(getattr(monitor, name))
         for name in ("varz", "connz", "subsz", "routez", "leafz", "healthz", "ratez", "topicz")
     }
     found[b"metrics"] = _Metrics(registry)

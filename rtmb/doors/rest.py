@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Request
@@ -15,12 +15,13 @@ from zope.interface import implementer
 
 from rtmb import wire
 from rtmb.auth import User
-from rtmb.config import SettingsError, seconds
+from rtmb.config import seconds
 from rtmb.doors.answers import (
     RefusedError,
     answer,
     argument,
     bad,
+    body_of,
     path_rest,
     refuse,
     subject_of,
@@ -42,37 +43,30 @@ PREFIX = "X-Message-"
 
 
 @implementer(ISubscriber)
-class Publisher:
-    """Who publishes with plain requests: all of them together, since none stays."""
+class Visitor:
+    """Whoever sent a request, as the hub sees them: here for as long as that takes."""
 
-    door = name = "http"
+    door = "http"
     echo = True
     stalled = False
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        peer = request.getClientAddress()
+        self.host, self.port = getattr(peer, "host", ""), getattr(peer, "port", 0)
+        self.name = f"{self.host}:{self.port}"
         self.counters = Counters()
+        #: The first message that comes back.
+        self.reply: Deferred[Message] = Deferred()
 
     def deliver(self, subscription: Subscription, message: Message) -> None:
-        pass
+        if not self.reply.called:
+            self.reply.callback(message)
 
     def flush(self) -> bool:
         return False
 
     def ended(self, subscription: Subscription, reason: str) -> None:
         pass
-
-
-class Question(Publisher):
-    """A request that waits for its reply."""
-
-    def __init__(self, counters: Counters) -> None:
-        super().__init__()
-        self.counters = counters
-        self.reply: Deferred[Message] = Deferred()
-
-    def deliver(self, subscription: Subscription, message: Message) -> None:
-        if not self.reply.called:
-            self.reply.callback(message)
 
 
 def user_of(request: Request) -> User:
@@ -85,11 +79,10 @@ class Call(Resource):
 
     isLeaf = True
 
-    def __init__(self, broker: Broker, publisher: Publisher) -> None:
+    def __init__(self, broker: Broker) -> None:
         super().__init__()
         self.broker = broker
         self.hub = broker.hub
-        self.publisher = publisher
 
     def render(self, request: Request) -> bytes | int:
         try:
@@ -142,7 +135,7 @@ class Topics(Call):
         if path_rest(request):
             raise RefusedError(404, "NOT_FOUND", "POST /topics makes a topic")
         try:
-            body = msgspec.json.decode(request.content.read())
+            body = msgspec.json.decode(body_of(request))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             body = None
         name = body.get("name") if isinstance(body, dict) else None
@@ -172,8 +165,8 @@ class Topics(Call):
 class Health(Call):
     """``GET /health``."""
 
-    def __init__(self, broker: Broker, publisher: Publisher) -> None:
-        super().__init__(broker, publisher)
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
         self._started = broker.hub.clock()
 
     def render_GET(self, request: Request) -> bytes:
@@ -207,7 +200,7 @@ class Publish(Call):
     def message(self, request: Request, reply: str | None) -> Message:
         subject = subject_of(path_rest(request))
         _check(user_of(request).publish.may_publish(subject), f"publish to {subject}")
-        payload, headers = request.content.read(), _headers_in(request)
+        payload, headers = body_of(request), _headers_in(request)
         message = Message(subject, payload, reply=reply, headers=headers, door="http")
         if message.size > self.broker.settings.max_payload:
             raise RefusedError(
@@ -218,7 +211,10 @@ class Publish(Call):
     def render_POST(self, request: Request) -> bytes | int:
         reply = argument(request, "reply")
         message = self.message(request, subject_of(reply) if reply is not None else None)
-        count = self.hub.publish(message, self.publisher)
+        visitor = Visitor(request)
+        number = self.hub.join(visitor)
+        count = self.hub.publish(message, visitor)
+        self.hub.leave(number)
         found = {"status": "published", "topic": message.subject, "receivers": count}
         return answer(request, found)
 
@@ -230,32 +226,33 @@ class Ask(Publish):
         asked = argument(request, "timeout")
         try:
             timeout = seconds(asked) if asked is not None else TIMEOUT
-        except (ValueError, SettingsError):
+        except ValueError:
             timeout = LONGEST + 1
         if timeout > LONGEST:
             raise bad(f"timeout must be a number of seconds up to {LONGEST:g}")
         inbox = f"{INBOX}{uuid.uuid4().hex}"
         message = self.message(request, inbox)
-        question = Question(self.publisher.counters)
-        subscription = Subscription(question, inbox)
+        visitor = Visitor(request)
+        number, subscription = self.hub.join(visitor), Subscription(visitor, inbox)
         self.hub.subscribe(subscription)
-        gone = request.notifyFinish()
-        reply = question.reply.addTimeout(timeout, self.broker.reactor)
+
+        def leave(result: Message | Failure) -> Message | Failure:
+            self.hub.unsubscribe(subscription)
+            self.hub.leave(number)
+            return result
 
         def done(result: Message | Failure) -> None:
-            self.hub.unsubscribe(subscription)
             if not cast(Any, request)._disconnected:
                 request.write(self._answer(request, result, message.subject))
                 request.finish()
 
-        gone.addErrback(lambda failure: failure.trap(ConnectionDone, ConnectionLost, Exception))
-        gone.addCallback(lambda _: reply.cancel())
-        if not self.hub.publish(message, self.publisher):
-            reply.addErrback(lambda failure: failure.trap(CancelledError))
+        reply = visitor.reply.addTimeout(timeout, self.broker.reactor).addBoth(leave)
+        if not self.hub.publish(message, visitor):
+            reply.addErrback(lambda failure: None)
             reply.cancel()
-            self.hub.unsubscribe(subscription)
             return self._nobody(request, message.subject)
         reply.addBoth(done)
+        request.notifyFinish().addErrback(lambda failure: reply.cancel())
         return NOT_DONE_YET
 
     def _answer(self, request: Request, result: Message | Failure, subject: str) -> bytes:
@@ -296,18 +293,16 @@ def _headers_in(request: Request) -> bytes | None:
 
 
 def _add_header(request: Request, name: str, value: str) -> None:
-    try:
+    with suppress(UnicodeError, ValueError):  # a name that HTTP does not know how to write
         request.responseHeaders.addRawHeader(name.encode("ascii"), wire.to_wire(value))
-    except (UnicodeError, ValueError):  # a name that HTTP does not know how to write
-        pass
 
 
-def rest(broker: Broker, publisher: Publisher) -> dict[bytes, IResource]:
+def rest(broker: Broker) -> dict[bytes, IResource]:
     """The resources by name, for the root of the HTTP door."""
     return {
-        b"topics": Topics(broker, publisher),
-        b"health": Health(broker, publisher),
-        b"stats": Stats(broker, publisher),
-        b"publish": Publish(broker, publisher),
-        b"request": Ask(broker, publisher),
+        b"topics": Topics(broker),
+        b"health": Health(broker),
+        b"stats": Stats(broker),
+        b"publish": Publish(broker),
+        b"request": Ask(broker),
     }

@@ -17,10 +17,17 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.auth import User
-from rtmb.doors.answers import RefusedError, argument, header, path_rest, pattern_of, refuse
-from rtmb.doors.answers import whole_number
+from rtmb.doors.answers import (
+    RefusedError,
+    argument,
+    header,
+    path_rest,
+    pattern_of,
+    refuse,
+    whole_number,
+)
 from rtmb.doors.events import Once
-from rtmb.doors.feed import Feed, Feeds, own_connection
+from rtmb.doors.streams import Stream, Streams, own_connection
 from rtmb.hub import INBOX, Hub
 from rtmb.message import Message
 from rtmb.subjects import Subscription, has_wildcard, hears, matches
@@ -83,21 +90,21 @@ class Past:
         return self.messages[min(same, nth) :]
 
 
-class EventClient(Feed):
+class EventClient(Stream):
     """One stream of events."""
 
     door = "sse"
 
-    def __init__(self, streams: EventStreams, user: User, request: Request, pattern: str) -> None:
-        super().__init__(streams.feeds, user, request.getClientAddress())
-        self._streams = streams
+    def __init__(self, events: Events, user: User, request: Request, pattern: str) -> None:
+        super().__init__(events.streams, user, request.getClientAddress())
+        self._events = events
         self._pattern = pattern
-        self._channel: Any = request.channel
+        self.channel = request.channel
         self._time = self._nth = 0
         self._last_said = self.started
 
     def open(self, last_id: tuple[int, int] | None, last_n: int) -> None:
-        transport = self._channel.transport
+        transport = self.channel.transport
         self.begin(own_connection(transport, 2 * self.settings.max_pending, self.overflowed))
         self.say(b"retry: %d\n\n" % _RETRY)
         rule = self.user.subscribe
@@ -110,7 +117,7 @@ class EventClient(Feed):
             messages = [m for m in messages if not any(matches(h, m.subject) for h in hidden)]
             self._count(past.messages if not messages else [])
         else:
-            if past.lacking or since < self._streams.started:
+            if past.lacking or since < self._events.started:
                 self.say(event("gap", {"since": header_id(last_id), "pattern": self._pattern}))
             messages = past.after(last_id[1])
             self._count(past.messages[: len(past.messages) - len(messages)])
@@ -134,7 +141,7 @@ class EventClient(Feed):
 
     def encode(self, message: Message) -> bytes:
         self._last_said = self.hub.clock()
-        return self._next_id(message) + self._streams.data(message)
+        return self._next_id(message) + self._events.data(message)
 
     # Ending
 
@@ -148,7 +155,7 @@ class EventClient(Feed):
     def abort(self) -> None:
         self.done = True
         self.outbox.discard()
-        self._channel.transport.abortConnection()
+        self.channel.transport.abortConnection()
 
     def too_slow(self, count: int, topics: list[str]) -> None:
         error = {"code": "SLOW_CONSUMER", "message": f"you do not read: {count} messages dropped"}
@@ -181,17 +188,17 @@ def header_id(given: tuple[int, int]) -> str:
     return f"{given[0]}-{given[1]}"
 
 
-class EventStreams(Resource):
+class Events(Resource):
     """``/events/{pattern}``."""
 
     isLeaf = True
 
-    def __init__(self, feeds: Feeds) -> None:
+    def __init__(self, streams: Streams) -> None:
         super().__init__()
-        self.feeds = feeds
+        self.streams = streams
         #: What came before this, nobody can know.
-        self.started = micros(feeds.hub.clock())
-        self.data = Once(lambda message: b"data: " + feeds.event(message) + b"\n\n")
+        self.started = micros(streams.hub.clock())
+        self.data = Once(lambda message: b"data: " + streams.event(message) + b"\n\n")
 
     def render_GET(self, request: Request) -> bytes | int:
         user: User = cast(Any, request).rtmb_user
@@ -207,6 +214,8 @@ class EventStreams(Resource):
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"x-accel-buffering", b"no")  # proxies that collect, do not
         request.setHeader(b"connection", b"close")  # its end is the end of the events
+        if request.method == b"HEAD":
+            return b""
         channel: Any = request.channel
         channel.writeHeaders(b"HTTP/1.1", b"200", b"OK", request.responseHeaders)
         client = EventClient(self, user, request, pattern)
@@ -222,5 +231,3 @@ class EventStreams(Resource):
         if found is None:
             raise RefusedError(400, "BAD_REQUEST", "that is no id of an event from here")
         return int(found[1]), int(found[2])
-
-

@@ -43,6 +43,7 @@ ORDER = [
     "rtmb.doors.feed",
     "rtmb.doors.msgpack",
     "rtmb.doors.nats",
+    "rtmb.doors.answers",
     "rtmb.doors.journal",
     "rtmb.doors.dashboard",
     "rtmb.doors.metrics",
@@ -70,6 +71,11 @@ ORDER = [
     "rtmb.testing.__main__",
     "rtmb.testing",
     "rtmb.pytest_plugin",
+    "rtmb.spark.transport",
+    "rtmb.spark.options",
+    "rtmb.spark.sink",
+    "rtmb.spark.source",
+    "rtmb.spark",
 ]
 
 

@@ -101,7 +101,7 @@ def _time_ticks(low: float, high: float, count: int = 7) -> list[tuple[float, st
 # SVG
 
 
-def svg(chart: Chart, width: int = 720, height: int = 260) -> str:
+def svg(chart: Chart, width: int = 720, height: int = 260, margin: int = 0) -> str:
     """A picture that stands alone, or in a page, whose colour of text it takes."""
     body, height = _bars(chart, width) if chart.named else _lines(chart, width, height)
     if chart.title:
@@ -109,10 +109,11 @@ def svg(chart: Chart, width: int = 720, height: int = 260) -> str:
             f'<text x="0" y="-12" font-size="14" font-weight="600">{escape(chart.title)}</text>'
             + body
         )
-    top = 32 if chart.title else 8
+    top = (32 if chart.title else 8) + margin
+    whole, tall = width + 2 * margin, height + top + margin
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {width} {height + top}"'
-        f' width="{width}" height="{height + top}" role="img" font-family="{_FONT}" font-size="12"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-margin} {-top} {whole} {tall}"'
+        f' width="{whole}" height="{tall}" role="img" font-family="{_FONT}" font-size="12"'
         f' fill="currentColor" style="max-width:100%;height:auto">{body}</svg>'
     )
 
@@ -172,9 +173,10 @@ def _lines(chart: Chart, width: int, height: int) -> tuple[str, int]:
             f'<text x="{left - 8:.0f}" y="{down(mark) + 4}" text-anchor="end" opacity=".65">'
             f"{escape(label)}</text>"
         )
-    named = _time_ticks(x0, x1) if moments else [(t, short(t)) for t in ticks(x0, x1)]
+    most = max(2, int(width // 100))
+    named = _time_ticks(x0, x1, most) if moments else [(t, short(t)) for t in ticks(x0, x1, most)]
     for x, label in named:
-        if x0 <= x <= x1:
+        if x0 <= x <= x1 and across(x) + len(label) * _LETTER / 2 <= width:
             parts.append(
                 f'<text x="{across(x)}" y="{offset + height + 18}" text-anchor="middle"'
                 f' opacity=".65">{escape(label)}</text>'
@@ -187,12 +189,11 @@ def _lines(chart: Chart, width: int, height: int) -> tuple[str, int]:
             path = "M" + "L".join(f"{x},{y}" for x, y in points)
             if chart.stacked:
                 back = [(across(xs[j]), down(bases[name][j])) for j in reversed(run)]
-                area = path + "L" + "L".join(f"{x},{y}" for x, y in back) + "Z"
-                drawn.append(f'<path d="{area}" fill="{colour}" fill-opacity=".75"/>')
-            drawn.append(
-                f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"'
-                f' stroke-linejoin="round"><title>{escape(name)}</title></path>'
-            )
+                path += "L" + "L".join(f"{x},{y}" for x, y in back) + "Z"
+                look = f'fill="{colour}" fill-opacity=".85"'
+            else:
+                look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"'
+            drawn.append(f'<path d="{path}" {look}><title>{escape(name)}</title></path>')
             if len(points) == 1:
                 x, y = points[0]
                 drawn.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
@@ -250,7 +251,7 @@ def _label(value: Number | None, unit: str) -> str:
 # PNG
 
 
-class NoPictureError(RuntimeError):
+class NoPictureError(ValueError):
     """There is no matplotlib to draw a PNG with."""
 
 
@@ -296,7 +297,9 @@ def save(chart: Chart, path: str) -> None:
     elif path.endswith(".svg"):
         with open(path, "w", encoding="utf-8") as file:
             # Alone, it needs a ground to stand on.
-            file.write(svg(chart).replace('style="', 'style="color:#1c2430;background:#fff;', 1))
+            file.write(
+                svg(chart, margin=16).replace('style="', 'style="color:#1c2430;background:#fff;', 1)
+            )
     else:
         raise ValueError(f"a chart's name ends in .svg or .png: {path}")
 

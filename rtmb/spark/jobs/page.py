@@ -25,7 +25,8 @@ p { margin: 0 0 12px; color: var(--soft); }
   margin: 20px 0; }
 .tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 12px 16px; }
-.tile b { display: block; white-space: nowrap; font-size: 22px; font-weight: 650; letter-spacing: -.02em; }
+.tile b { display: block; font-size: 22px; font-weight: 650; letter-spacing: -.02em;
+  white-space: nowrap; }
 .tile span { color: var(--soft); font-size: 13px; }
 .tile.bad b { color: var(--bad); }
 section { padding: 18px 20px; margin: 0 0 16px; overflow-x: auto; }

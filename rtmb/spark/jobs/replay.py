@@ -3,15 +3,14 @@ pace it had, or faster, or as fast as it goes."""
 
 from __future__ import annotations
 
-import bisect
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as fn
 
 from rtmb.spark.jobs.broker import Broker
@@ -23,10 +22,10 @@ from rtmb.spark.transport import client, path
 
 #: Messages that are due within so many seconds of each other go together.
 _TOGETHER = 0.002
+#: And no more than so many.
+_MOST_TOGETHER = 4096
 #: What the tasks need to begin: the first message is due so long after they are called.
 _LEAD = 0.5
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def replay(
@@ -47,22 +46,17 @@ def replay(
     options = broker.sink_options()
     run = uuid.uuid4().hex
     if not speed:
-        return _count(ordered.mapInArrow(publisher(options, run), "published long"))
+        return ordered.rdd.mapPartitions(publisher(options, run)).sum()
     # Sorting takes its time, and must not take it from the pace.
     ordered.persist()
     try:
         first = ordered.agg(fn.min("micros")).first()
         if first is None or first[0] is None:
             return 0
-        pace = Pace(first[0] / 1e6, time.time() + _LEAD, speed)
-        return _count(ordered.mapInArrow(publisher(options, run, pace), "published long"))
+        pace = Pace(first[0], time.time() + _LEAD, speed)
+        return ordered.rdd.mapPartitions(publisher(options, run, pace)).sum()
     finally:
         ordered.unpersist()
-
-
-def _count(published: DataFrame) -> int:
-    row = published.agg(fn.sum("published")).first()
-    return int(row[0] or 0) if row is not None else 0
 
 
 def in_lanes(messages: DataFrame, prefix: str, lanes: int) -> DataFrame:
@@ -82,43 +76,54 @@ def in_lanes(messages: DataFrame, prefix: str, lanes: int) -> DataFrame:
 class Pace:
     """When a message is due: the one of `first` at `begin`, the others after it as they were."""
 
-    def __init__(self, first: float, begin: float, speed: float) -> None:
+    def __init__(self, first: int, begin: float, speed: float) -> None:
         self._first, self._begin, self._speed = first, begin, speed
 
-    def due(self, moment: float) -> float:
-        return self._begin + (moment - self._first) / self._speed
-
-    def moment(self, due: float) -> float:
-        """The other way round: the newest moment that is due."""
-        return self._first + (due - self._begin) * self._speed
-
-    def parts(self, batch: pa.RecordBatch) -> Batches:
-        """Slices of a batch, each when its first message is due."""
-        micros: list[int] = batch.column("micros").to_pylist()
-        start = 0
-        while start < len(micros):
-            wait = self.due(micros[start] / 1e6) - time.time()
-            if wait > 0:
-                time.sleep(wait)
-            newest = self.moment(time.time() + _TOGETHER) * 1e6
-            end = max(start + 1, bisect.bisect_right(micros, newest, start))
-            yield batch.slice(start, end - start)
-            start = end
+    def wait(self, micros: int) -> float:
+        """Seconds until a message is due."""
+        due = self._begin + (micros - self._first) / 1e6 / self._speed
+        return due - time.time()
 
 
-def publisher(options: Options, run: str, pace: Pace | None = None) -> Callable[[Batches], Batches]:
-    """A function for the tasks. It waits for each answer: what is published is published. The ids
-    are of this run, so that a task that is tried again publishes only what is missing."""
+def parts(rows: Iterable[Row], pace: Pace | None) -> Iterator[list[Row]]:
+    """Rows that go together, each time when they are due."""
+    part: list[Row] = []
+    for row in rows:
+        early = pace is not None and pace.wait(row.micros) > _TOGETHER
+        if part and (early or len(part) >= _MOST_TOGETHER):
+            yield part
+            part = []
+        if pace is not None and early:
+            time.sleep(max(0.0, pace.wait(row.micros)))
+        part.append(row)
+    if part:
+        yield part
 
-    def publish(batches: Batches) -> Batches:
+
+def publisher(
+    options: Options, run: str, pace: Pace | None = None
+) -> Callable[[Iterable[Row]], Iterator[int]]:
+    """A function for the tasks; it tells how many it published. It waits for each answer: what is
+    published is published. The ids are of this run, so that a task that is tried again publishes
+    only what is missing."""
+
+    def publish(rows: Iterable[Row]) -> Iterator[int]:
         task = TaskContext.get()
         assert task is not None
-        source, link, row = f"{run}/{task.partitionId()}", client(options.access), 0
-        for batch in batches:
-            for part in pace.parts(batch) if pace is not None else (batch,):
-                for body, count in bodies(part, options, source, row):
-                    link.call("POST", path("journal", "publish"), body)
-                    row += count
-        yield pa.RecordBatch.from_pydict({"published": pa.array([row], pa.int64())})
+        source, link, count = f"{run}/{task.partitionId()}", client(options.access), 0
+        for part in parts(rows, pace):
+            for body, size in bodies(_batch(part), options, source, count):
+                link.call("POST", path("journal", "publish"), body)
+                count += size
+        yield count
 
     return publish
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = {
+        "subject": pa.array([row.subject for row in rows], pa.string()),
+        "data": pa.array([bytes(row.data) for row in rows], pa.binary()),
+        "headers": pa.array([row.headers for row in rows], pa.map_(pa.string(), pa.string())),
+    }
+    return pa.RecordBatch.from_pydict(columns)

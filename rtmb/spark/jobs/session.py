@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,11 @@ _LOOPBACK = {
 }
 
 
-class NoSparkError(RuntimeError):
+class JobError(RuntimeError):
+    """A job cannot go on; the text is one that people understand."""
+
+
+class NoSparkError(JobError):
     """Spark cannot run here; the text says why and what to do."""
 
 
@@ -102,3 +108,32 @@ def session(name: str, master: str | None = None) -> SparkSession:
         if given is None or not given.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def running(name: str, master: str | None = None) -> Iterator[SparkSession]:
+    """A session for a job, which is stopped at its end. What fails in Spark is a `JobError`."""
+    spark = session(name, master)
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from rtmb.spark.transport import BrokerError, UnreachableError
+
+    try:
+        yield spark
+    except (PySparkException, Py4JError) as error:
+        raise JobError(_plain(str(error))) from error
+    except (BrokerError, UnreachableError) as error:
+        raise JobError(str(error)) from error
+    finally:
+        spark.stop()
+
+
+def _plain(message: str) -> str:
+    """Of an exception that came through Java and Python again, the part that says something: the
+    last line of the innermost Python traceback, or all that is not a stack trace."""
+    causes = re.findall(r"^(?:[a-z_]+\.)*[A-Z]\w*Error: (.+)$", message, re.MULTILINE)
+    if causes:
+        return str(causes[-1])
+    told = message.partition("\n\tat ")[0].partition("\n\nJVM stacktrace")[0]
+    return told.strip()

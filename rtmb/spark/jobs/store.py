@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 
 from rtmb.spark.jobs.files import Folder
-from rtmb.spark.jobs.messages import PARTITIONS, between
+from rtmb.spark.jobs.messages import PARTITIONS, between, patterns
 from rtmb.spark.source import SCHEMA
 
 LIVE = "live"
@@ -74,6 +74,7 @@ class Archive:
 
     def begin(self, subject: str) -> None:
         """Make it, or make sure that it is of the same subjects: its offsets mean those."""
+        patterns(subject)
         if not self.folder.exists(_ABOUT):
             self.folder.write(_ABOUT, json.dumps({"subject": subject}))
         elif self.subject != subject:
