@@ -1,7 +1,7 @@
 """A client of the msgpack door, to read and to copy. Needs `pip install msgpack`.
 
-    python examples/msgpack_client.py localhost:36912 publish weather/oslo '{"celsius": 3.5}'
-    python examples/msgpack_client.py localhost:36912 subscribe 'weather/*' '!system/metrics/*'
+python examples/msgpack_client.py localhost:36912 publish weather/oslo '{"celsius": 3.5}'
+python examples/msgpack_client.py localhost:36912 subscribe 'weather/*' '!system/metrics/*'
 """
 
 from __future__ import annotations
@@ -32,4 +32,7 @@ if __name__ == "__main__":
     address, command, *words = sys.argv[1:]
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as server:
-        {"publish": publish, "subscribe": subscribe}[command](server, *words)
+        if command == "publish":
+            publish(server, *words)
+        else:
+            subscribe(server, *words)

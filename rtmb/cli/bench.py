@@ -22,8 +22,16 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from rtmb.cli import worker
-from rtmb.cli.options import COUNT, SECONDS, Command, Size, Target, connection_options
-from rtmb.cli.runner import FAILED, CommandFailed
+from rtmb.cli.options import (
+    COUNT,
+    COUNT_OR_NONE,
+    SECONDS,
+    Command,
+    Size,
+    Target,
+    connection_options,
+)
+from rtmb.cli.runner import CommandFailed, interruptible
 from rtmb.cli.worker import NUMBER, PERCENTILES, Plan, Result, Server
 
 MOST_PAYLOADS = 64 << 20  # bytes of --payload-file
@@ -75,9 +83,7 @@ rtmb bench --csv bench.csv --rounds 5
 )
 @connection_options
 @click.option("--pub", default=1, type=COUNT, show_default=True, help="Publishers.")
-@click.option(
-    "--sub", default=1, type=click.IntRange(min=0), show_default=True, help="Subscribers."
-)
+@click.option("--sub", default=1, type=COUNT_OR_NONE, show_default=True, help="Subscribers.")
 @click.option("--size", type=Size(), default="128", show_default=True, help="Bytes of a payload.")
 @click.option("--subjects", default=1, type=COUNT, show_default=True, help="Subjects, in turn.")
 @click.option("--queue", default="", help="The subscribers are a queue group of this name.")
@@ -86,6 +92,7 @@ rtmb bench --csv bench.csv --rounds 5
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
     help="Messages a second, at even times; shows latencies, counted from those times.",
 )
 @click.option("--rounds", type=COUNT, help="Rounds.  [default: 1; with --compare 3]")
@@ -140,7 +147,8 @@ def bench(
         payloads=_payloads(payload_file) if payload_file else [],
     )
     names = [each.shown.partition("://")[2] for each in targets]
-    results = _measure(plan, names)
+    with interruptible():
+        results = _measure(plan, names)
     if csv_file:
         _write_csv(csv_file, names, results)
     if as_json:
@@ -200,7 +208,7 @@ def _measure(plan: Plan, names: Sequence[str]) -> list[Result]:
                 label = f"{names[event.server]}, round {event.turn + 1} of {plan.rounds}"
                 bar.update(task, description=label, completed=len(results) + event.part)
     if len(results) < plan.rounds * len(plan.servers):
-        raise CommandFailed("the process that makes the load ended early", FAILED)
+        raise CommandFailed("the process that makes the load ended early")
     return results
 
 

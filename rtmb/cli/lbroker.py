@@ -11,6 +11,7 @@ import click
 import msgpack
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
+from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import LoopingCall
@@ -83,7 +84,10 @@ async def _connect(
     reactor: Any, address: tuple[str, int], on_message: Callable[[str, Any], None]
 ) -> MsgpackClient:
     client = MsgpackClient(on_message)
-    await connectProtocol(HostnameEndpoint(reactor, *address), client)
+    try:
+        await connectProtocol(HostnameEndpoint(reactor, *address), client)
+    except (ConnectError, DNSLookupError) as error:
+        raise CommandFailed(f"{address[0]}:{address[1]}: {error}", NO_CONNECTION) from None
     return client
 
 

@@ -93,7 +93,7 @@ def _tls(target: Target) -> Any:
     if not target.tls_cert or not target.tls_key:
         return target.tls_ca
     # Not at the top: it takes a tenth of a second, and most need none of it.
-    from OpenSSL.SSL import Error as SSLError
+    from OpenSSL.crypto import Error as PemError
     from twisted.internet.ssl import (
         Certificate,
         PrivateCertificate,
@@ -109,6 +109,6 @@ def _tls(target: Target) -> Any:
             trust = trustRootFromCertificates(
                 [Certificate.loadPEM(Path(target.tls_ca).read_bytes())]
             )
-    except (SSLError, ValueError):
+    except (PemError, ValueError):
         raise click.UsageError("--tls-ca, --tls-cert or --tls-key is no PEM file") from None
     return optionsForClientTLS(urlsplit(target.shown).hostname or "", trust, ours)

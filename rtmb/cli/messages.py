@@ -17,6 +17,7 @@ from rtmb.cli.form import plain, to_fields, to_line
 from rtmb.cli.link import Link, connected, is_rtmb
 from rtmb.cli.options import (
     COUNT,
+    COUNT_OR_NONE,
     HEADER,
     PATTERN,
     SECONDS,
@@ -42,18 +43,23 @@ def _pretty(message: Message) -> None:
     ]
     if message.reply is not None:
         parts.append(click.style(f"→ {plain(message.reply)}", fg="magenta"))
-    _echo(parts, message)
+    _echo(parts + _header_parts(message), message)
 
 
 def _answer(message: Message) -> None:
-    """The same of an answer, whose subject is nobody's concern."""
-    _echo([], message)
+    """An answer, whose subject is nobody's concern, and in a script its headers neither."""
+    _echo(_header_parts(message) if sys.stdout.isatty() else [], message)
+
+
+def _header_parts(message: Message) -> list[str]:
+    return [
+        click.style(f"{plain(name)}: {plain(value)}", fg="yellow")
+        for name, values in message.headers.lists().items()
+        for value in values
+    ]
 
 
 def _echo(parts: list[str], message: Message) -> None:
-    for name, values in message.headers.lists().items():
-        for value in values:
-            parts.append(click.style(f"{plain(name)}: {plain(value)}", fg="yellow"))
     text = plain(message.payload.decode("utf-8", "backslashreplace")).removesuffix("\n")
     # What has lines of its own begins on one of its own.
     gap = "\n" if "\n" in text else "  "
@@ -276,7 +282,7 @@ rtmb request service x || echo "status $?"            3: nobody is there, 1: no 
 @click.option("--timeout", type=SECONDS, default="2", show_default=True, help="Time to wait.")
 @click.option(
     "--replies",
-    type=click.IntRange(min=0),
+    type=COUNT_OR_NONE,
     default=1,
     show_default=True,
     help="Answers to wait for; 0: all that come in time.",

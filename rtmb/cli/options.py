@@ -75,6 +75,20 @@ class Size(click.ParamType[int]):
             self.fail(f"{value!r} is not {error}", param, ctx)
 
 
+class Count(click.ParamType[int]):
+    """A whole number."""
+
+    name = "n"
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if not re.fullmatch(r"\d{1,15}", str(value)) or int(value) < self._least:
+            self.fail(f"{value!r} is no whole number from {self._least} on", param, ctx)
+        return int(value)
+
+
 class HeaderField(click.ParamType[tuple[str, str]]):
     name = "name=value"
 
@@ -88,7 +102,7 @@ class HeaderField(click.ParamType[tuple[str, str]]):
 
 
 SUBJECT, PATTERN, SECONDS, HEADER = Subject(), Subject(pattern=True), Seconds(), HeaderField()
-COUNT = click.IntRange(min=1)
+COUNT, COUNT_OR_NONE = Count(1), Count(0)
 
 
 @dataclass(frozen=True)

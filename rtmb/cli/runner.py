@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -37,6 +38,15 @@ class CommandFailed(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         tell(self.message)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """For a command without a reactor: Ctrl+C ends it with the status that it has elsewhere."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def tell(line: str) -> None:

@@ -35,6 +35,7 @@ from zope.interface import implementer
 from rtmb.cli.form import plain
 from rtmb.cli.options import SECONDS, Command
 from rtmb.cli.runner import NO_CONNECTION, CommandFailed, run
+from rtmb.subjects import OWN
 
 #: Seconds that an answer may take.
 PATIENCE = 5.0
@@ -102,8 +103,13 @@ class Frame:
         return sorted(self.now.connections, key=lambda c: (by[sort](c), c["cid"]))
 
     def topics(self) -> list[dict[str, Any]]:
-        topics = self.now.topics or []
-        return sorted(topics, key=lambda t: (-(self.topic_rate(t) or 0), -t["messages"], t["name"]))
+        """The busiest first, and the broker's own last: they are many and always there."""
+
+        def order(topic: dict[str, Any]) -> tuple[bool, float, int, str]:
+            name, rate = topic["name"], self.topic_rate(topic) or 0.0
+            return name.startswith(OWN), -rate, -topic["messages"], name
+
+        return sorted(self.now.topics or [], key=order)
 
 
 class Monitoring:

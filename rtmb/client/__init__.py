@@ -11,7 +11,7 @@
 All that takes time returns a Deferred, which can be awaited. docs/client.md tells the rest.
 """
 
-from rtmb.client.client import Client, ClientService, connect
+from rtmb.client.client import Client, connect
 from rtmb.client.errors import (
     AuthenticationFailed,
     BadSubject,
@@ -30,6 +30,7 @@ from rtmb.client.errors import (
 )
 from rtmb.client.message import Headers, Message
 from rtmb.client.options import Event, Options, Stats
+from rtmb.client.service import ClientService
 from rtmb.client.subscription import Subscription
 
 __all__ = [

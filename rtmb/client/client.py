@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList, fail, maybeDeferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail, succeed
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from rtmb import wire
 from rtmb.client.address import Address, Login, Nkey, parse_url
+from rtmb.client.confirmations import Confirmations
 from rtmb.client.connection import Connection, dial
 from rtmb.client.errors import (
     BadSubject,
@@ -25,7 +24,6 @@ from rtmb.client.errors import (
     ConnectionClosed,
     ConnectionFailed,
     Disconnected,
-    NoResponders,
     PayloadTooLarge,
     PermissionViolation,
     RequestTimeout,
@@ -34,7 +32,8 @@ from rtmb.client.errors import (
 )
 from rtmb.client.message import HeadersLike, Message, header_block
 from rtmb.client.options import DEFAULTS, Event, Options, Stats
-from rtmb.client.outgoing import Outgoing
+from rtmb.client.outgoing import PIECE, Outgoing
+from rtmb.client.requests import INBOX, Requests
 from rtmb.client.subscription import (
     PENDING_BYTES,
     PENDING_MESSAGES,
@@ -44,13 +43,14 @@ from rtmb.client.subscription import (
 )
 from rtmb.subjects import is_pattern, is_subject
 
+_T = TypeVar("_T")
+
 #: What a server takes in one message, until it has said so itself.
 _MAX_PAYLOAD = 1 << 20
 #: The longest subject: a line of the protocol has 4096 bytes, and holds more than the subject.
 _MAX_SUBJECT = 1024
 #: How many subjects' ready-made beginnings of PUB are kept.
 _STARTS = 4096
-_INBOX = "_INBOX."
 #: How long a closing connection may take to send its last bytes.
 _LINGER = 5.0
 
@@ -99,33 +99,27 @@ class Client:
         #: Where in the list the present or last server stands.
         self._at = -1
         self._connection: Connection | None = None
-        self._trying: Deferred[None] | None = None
+        #: What connecting waits for now.
+        self._held: Deferred[Any] | None = None
         self._connected_before = False
         self._closed: ConnectionClosed | None = None
         self._closing: list[Deferred[None]] = []
+        self._linger: IDelayedCall | None = None
         self._when_connected: list[Deferred[Client]] = []
 
         self._outgoing = Outgoing(chosen["pending_limit"])
         self._scheduled = False
         self._starts: dict[str, bytes] = {}
         self._max_payload = _MAX_PAYLOAD
-        #: PINGs on their way: who waits for the PONG, and what had been published before.
-        self._pings: deque[tuple[Deferred[None] | None, int]] = deque()
-        #: Who asked for a PING while there was no connection.
-        self._later: list[Deferred[None]] = []
-        #: Bytes of publications that a server has confirmed, and whether some were lost since.
-        self._confirmed = 0
-        self._in_doubt = False
-        self._unanswered = 0
+        self._confirmations = Confirmations()
         self._beat = LoopingCall(self._ping)
         self._beat.clock = reactor
 
         self._subscriptions: dict[bytes, Subscription] = {}
         self._sids = itertools.count(1)
         self._woken: list[Subscription] = []
-        self._requests: dict[str, Deferred[Message]] = {}
-        self._tokens = itertools.count(1)
-        self._inbox = ""
+        self._requests = Requests()
+        self._answers: Subscription | None = None
 
     def __repr__(self) -> str:
         return f"<Client {self.name or 'unnamed'} {self.connected_url or 'not connected'}>"
@@ -134,6 +128,10 @@ class Client:
     def connected_url(self) -> str | None:
         """The server that this client is connected to, without secrets."""
         return self._connection.address.url if self._connection is not None else None
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
 
     @property
     def closed(self) -> bool:
@@ -177,15 +175,24 @@ class Client:
 
     async def _try(self, at: int, address: Address) -> None:
         late = ConnectionFailed(f"{address.url}: no answer within {self.connect_timeout:g} s")
-        dialing = maybeDeferred(self._dial, self, address)
-        try:
-            connection = await with_timeout(dialing, self.connect_timeout, self.reactor, late)
-        except (OSError, ValueError) as error:
-            if isinstance(error, ConnectionFailed):
-                raise
-            raise ConnectionFailed(f"{address.url}: {error}") from error  # TLS set up wrongly
+        dialing = self._dial(self, address)
+        connection = await self._hold(
+            with_timeout(dialing, self.connect_timeout, self.reactor, late)
+        )
         self._at = at
         self._established(connection)
+
+    async def _hold(self, waiting: Deferred[_T]) -> _T:
+        """Wait for something, unless the client is closed meanwhile."""
+        self._held = waiting
+        try:
+            return await waiting
+        except CancelledError:
+            if self._closed is not None:
+                raise self._closed from None
+            raise
+        finally:
+            self._held = None
 
     def _established(self, connection: Connection) -> None:
         if self._closed is not None:
@@ -197,12 +204,11 @@ class Client:
         outgoing.attach(connection.transport)
         again = self._connected_before
         self._connected_before = True
-        outgoing.say(b"".join(s.announce() for s in self._subscriptions.values()), first=True)
-        later, self._later = self._later, []
-        for waiting in later:
+        if self._subscriptions:
+            outgoing.say(b"".join(s.announce() for s in self._subscriptions.values()), first=True)
+        for waiting in self._confirmations.connected():
             self._send_ping(waiting)
         outgoing.flush()
-        self._unanswered = 0
         self._beat.start(self._options["ping_interval"], now=False)
         if again:
             self.stats.reconnects += 1
@@ -241,15 +247,7 @@ class Client:
             self._beat.stop()
         outgoing = self._outgoing
         outgoing.detach()
-        handed = outgoing.total - outgoing.size
-        self._in_doubt = self._in_doubt or handed > self._confirmed
-        self._confirmed = handed
-        pings, self._pings = self._pings, deque()
-        lost = Disconnected("the connection was lost before the server confirmed what it was sent")
-        for waiting, _ in pings:
-            if waiting is not None and not waiting.called:
-                self._in_doubt = False  # this one tells
-                waiting.errback(lost)
+        self._confirmations.lost(outgoing.total - outgoing.size)
         if self._closed is not None:
             self._gone()
             return
@@ -261,23 +259,23 @@ class Client:
             self._come_back(self._options["reconnect_wait"])
 
     def _come_back(self, wait: float) -> None:
-        def ended(result: object) -> None:
-            self._trying = None
-            if isinstance(result, Failure) and self._closed is None:
-                self.log.failure("reconnecting failed", result)
-                self._finish(ConnectionClosed(result.getErrorMessage()))
+        trying = Deferred.fromCoroutine(self._keep_trying(wait))
+        trying.addErrback(lambda failure: failure.trap(ConnectionClosed) and None)
+        trying.addErrback(self._broke)
 
-        self._trying = Deferred.fromCoroutine(self._keep_trying(wait))
-        self._trying.addBoth(ended)
+    def _broke(self, failure: Failure) -> None:
+        self.log.failure("cannot reconnect", failure)
+        if self._closed is None:
+            self._finish(ConnectionClosed(failure.getErrorMessage()))
 
     async def _keep_trying(self, wait: float) -> None:
         """Go through the servers, the next one first, again and again."""
         most = self._options["max_reconnects"]
         attempts = 0
-        while True:
+        while self._closed is None:
             if wait:
                 pause = wait * (1 - self._random() / 2)
-                await deferLater(self.reactor, pause)
+                await self._hold(deferLater(self.reactor, pause))
             wait = min(
                 wait * 2 or self._options["reconnect_wait"], self._options["reconnect_wait_max"]
             )
@@ -289,12 +287,11 @@ class Client:
                     return
                 except ConnectionFailed as error:
                     self._tell("error", error=error)
-                    if 0 <= most <= attempts:
-                        self._trying = None  # which is this
-                        self._finish(
-                            ConnectionClosed(f"gave up after {attempts} attempts: {error}")
-                        )
-                        return
+                    if 0 <= most <= attempts and self._closed is None:
+                        why = f"gave up after {attempts} attempts: {error}"
+                        self._finish(ConnectionClosed(why))
+                if self._closed is not None:
+                    return
 
     # Closing
 
@@ -320,37 +317,33 @@ class Client:
     def _finish(self, why: ConnectionClosed, *, asked: bool = False, tell: bool = True) -> None:
         """No more connections, because someone `asked` for it or because it cannot be helped."""
         self._closed = why
-        trying, self._trying = self._trying, None
-        if trying is not None:
-            trying.cancel()
+        if self._held is not None:
+            self._held.cancel()
         for subscription in list(self._subscriptions.values()):
             self._forget(subscription)
             subscription.end(None if asked else why)
-        requests, self._requests = self._requests, {}
-        later, self._later = self._later, []
+        self._requests.fail(why)
+        self._confirmations.fail(why)
         connecting, self._when_connected = self._when_connected, []
-        unanswered: list[Deferred[Any]] = [*requests.values(), *later, *connecting]
-        for waiting in unanswered:
-            if not waiting.called:
-                waiting.errback(why)
+        for waiting in connecting:
+            waiting.errback(why)
         connection = self._connection
         if connection is None:
             self._outgoing.fail(why)
         else:
             self._outgoing.flush()
             connection.transport.loseConnection()
-            linger = self.reactor.callLater(_LINGER, connection.abort)
-            gone: Deferred[None] = Deferred()
-            gone.addCallback(lambda _: linger.cancel() if linger.active() else None)
-            self._closing.insert(0, gone)
+            self._linger = self.reactor.callLater(_LINGER, connection.abort)
         if tell:
-            self._tell("closed", error=why)
+            self._tell("closed", error=None if asked else why)
         if connection is None:
             self._gone()
 
     def _gone(self) -> None:
         """The last connection has closed."""
         assert self._closed is not None
+        if self._linger is not None and self._linger.active():
+            self._linger.cancel()
         self._outgoing.fail(self._closed)
         closing, self._closing = self._closing, []
         for one in closing:
@@ -390,12 +383,14 @@ class Client:
         if size > self._max_payload:
             raise PayloadTooLarge(f"{size} bytes: the server takes {self._max_payload}")
         outgoing = self._outgoing
-        if outgoing.size + size > outgoing.limit:
+        if outgoing.joined + outgoing.batch_size + size > outgoing.limit:
             raise BufferFull(f"{outgoing.size} bytes wait to be sent already")
         stats = self.stats
         stats.out_msgs += 1
         stats.out_bytes += size
-        if outgoing.publish(data):
+        outgoing.batch.append(data)
+        outgoing.batch_size += len(data)
+        if outgoing.batch_size >= PIECE:
             outgoing.flush()
         elif not self._scheduled:
             self._schedule()
@@ -403,7 +398,7 @@ class Client:
     def _start(self, subject: str) -> bytes:
         """The beginning of PUB for a subject that was not used lately."""
         start = wire.pub_start(wire.to_wire(_checked(subject)))
-        if not subject.startswith(_INBOX):  # those do not come twice
+        if not subject.startswith(INBOX):  # those do not come twice
             if len(self._starts) >= _STARTS:
                 self._starts.clear()
             self._starts[subject] = start
@@ -440,8 +435,7 @@ class Client:
         messages on it that no server confirmed: these may be missing."""
         if self._closed is not None:
             return fail(self._closed)
-        if self._in_doubt:
-            self._in_doubt = False
+        if self._confirmations.in_doubt():
             return fail(
                 Disconnected("a connection was lost since the last flush, and maybe messages")
             )
@@ -452,7 +446,7 @@ class Client:
             return fail(self._closed)
         waiting: Deferred[None] = Deferred()
         if self._connection is None:
-            self._later.append(waiting)
+            self._confirmations.wait_for_connection(waiting)
         else:
             self._send_ping(waiting)
             if not self._connection.reading:
@@ -461,26 +455,22 @@ class Client:
         return with_timeout(waiting, timeout, self.reactor, late)
 
     def _send_ping(self, waiting: Deferred[None] | None) -> None:
-        self._pings.append((waiting, self._outgoing.total))
+        self._confirmations.sent(self._outgoing.total, waiting)
         self._say(wire.PING)
 
     def _pong(self) -> None:
-        self._unanswered = 0
-        if self._pings:
-            waiting, self._confirmed = self._pings.popleft()
-            if waiting is not None and not waiting.called:
-                waiting.callback(None)
+        self._confirmations.pong()
 
     def _ping(self) -> None:
         """Called every `ping_interval`."""
-        connection = self._connection
+        connection, confirmations = self._connection, self._confirmations
         if connection is None:
             return
-        if self._unanswered >= self._options["max_pings_out"]:
-            connection.error = ServerError(f"{self._unanswered} PINGs were not answered")
+        if confirmations.unanswered >= self._options["max_pings_out"]:
+            connection.error = ServerError(f"{confirmations.unanswered} PINGs were not answered")
             connection.abort()
             return
-        self._unanswered += 1
+        confirmations.unanswered += 1
         self._send_ping(None)
 
     # Subscribing
@@ -552,33 +542,17 @@ class Client:
     ) -> Deferred[Message]:
         """Publish a question; fires with the first answer. Fails with `NoResponders` when nobody
         subscribes to the subject, or `RequestTimeout`."""
-        token = str(next(self._tokens))
+        requests = self._requests
+        reply, answer = requests.add()
         try:
-            if not self._inbox:
-                inbox = f"{_INBOX}{os.urandom(12).hex()}."
-                self.subscribe(inbox + "*", callback=self._answered)
-                self._inbox = inbox
-            self.publish(subject, payload, reply=self._inbox + token, headers=headers)
+            if self._answers is None:
+                self._answers = self.subscribe(requests.inbox + "*", callback=requests.answered)
+            self.publish(subject, payload, reply=reply, headers=headers)
         except (ClientError, ValueError) as error:
+            requests.discard(reply)
             return fail(error)
-
-        def forget(answer: Deferred[Message]) -> None:
-            self._requests.pop(token, None)
-
-        answer: Deferred[Message] = Deferred(forget)
-        self._requests[token] = answer
         late = RequestTimeout(f"no answer on {subject} within {timeout:g} s")
         return with_timeout(answer, timeout, self.reactor, late)
-
-    def _answered(self, message: Message) -> None:
-        answer = self._requests.pop(message.subject.rpartition(".")[2], None)
-        if answer is None:
-            return  # it came too late, or twice
-        if message.status == "503":
-            subject = message.headers.get("Nats-Subject", "the subject")
-            answer.errback(NoResponders(f"nobody answers on {subject}"))
-        else:
-            answer.callback(message)
 
     # Telling
 
@@ -638,28 +612,3 @@ def _checked(subject: str) -> str:
 def connect(url: str = "nats://127.0.0.1:4222", **options: Unpack[Options]) -> Deferred[Client]:
     """A connected client. Fails with `ConnectionFailed` when no server lets it in."""
     return Client(url, **options).connect()
-
-
-class ClientService(Service):
-    """A client that connects when the service starts, however long that takes, and drains when it
-    stops. It can be published and subscribed with before and while it connects."""
-
-    #: Seconds that stopping may take while messages wait to be read or sent.
-    drain_timeout = 5.0
-
-    def __init__(self, url: str = "nats://127.0.0.1:4222", **options: Unpack[Options]) -> None:
-        self._url, self._settings = url, options
-        self.client = Client(url, **options)
-
-    def startService(self) -> None:
-        super().startService()
-        if self.client.closed:  # started again
-            self.client = Client(self._url, **self._settings)
-        self.client.start()
-
-    def stopService(self) -> Deferred[None]:
-        super().stopService()
-        return self.client.drain(self.drain_timeout)
-
-    def when_connected(self) -> Deferred[Client]:
-        return self.client.when_connected()

@@ -116,8 +116,14 @@ class Connection(Protocol):
 
     # The handshake
 
-    def _start_tls(self) -> None:
-        self.transport.startTLS(tls_options(self.client.tls, self.address.host))
+    def _start_tls(self) -> bool:
+        try:
+            options = tls_options(self.client.tls, self.address.host)
+        except (OSError, ValueError) as error:
+            self._refuse(str(error))
+            return False
+        self.transport.startTLS(options)
+        return True
 
     def _first_info(self) -> None:
         info = self.info
@@ -128,8 +134,8 @@ class Connection(Protocol):
             if wanted and not offered:
                 self._refuse("the server has no TLS")
                 return
-            if wanted or info.get("tls_required"):
-                self._start_tls()
+            if (wanted or info.get("tls_required")) and not self._start_tls():
+                return
         self.transport.write(
             wire.connect(
                 {
@@ -294,7 +300,9 @@ def dial(client: Client, address: Address) -> Deferred[Connection]:
         endpoint = HostnameEndpoint(
             client.reactor, address.host, address.port, timeout=client.connect_timeout
         )
-        dialing = endpoint.connect(Factory.forProtocol(lambda: connection))
+        factory = Factory.forProtocol(lambda: connection)
+        factory.noisy = False
+        dialing = endpoint.connect(factory)
 
     def cannot(failure: Failure) -> None:
         why = failure.value
@@ -303,6 +311,7 @@ def dial(client: Client, address: Address) -> Deferred[Connection]:
         connection.give_up(why)
 
     def cancel(ready: Deferred[Connection]) -> None:
+        connection.ready = None
         dialing.cancel()
         connection.abort()
 

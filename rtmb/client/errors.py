@@ -1,7 +1,8 @@
-# The names say what happened, as those of Twisted do.
-# ruff: noqa: N818
 """What can go wrong for a client. All are `ClientError`s; each is also the built-in error that it
 is a case of, where there is one."""
+
+# The names say what happened, as those of Twisted do.
+# ruff: noqa: N818
 
 from __future__ import annotations
 

@@ -27,19 +27,30 @@ class Outgoing:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        #: All bytes that wait here, the batch included.
-        self.size = 0
-        #: Bytes of all publications there ever were.
-        self.total = 0
-        #: Publications of this turn, not joined yet.
+        #: Publications of this turn, not joined yet, and their bytes. `Client.publish` adds to them
+        #: without ceremony (benchmarks/client.py, publish).
         self.batch: list[bytes] = []
-        self._batch_size = 0
+        self.batch_size = 0
+        #: Bytes that wait in pieces.
+        self.joined = 0
         #: Pieces that wait, and whether each is publications, fit for another connection.
         self._pieces: deque[tuple[bytes, bool]] = deque()
         self._transport: Any = None
         self._direct = False
         self._producing = False
         self._ready: list[Deferred[None]] = []
+        #: Bytes of publications that were joined to pieces, ever.
+        self._published = 0
+
+    @property
+    def size(self) -> int:
+        """All bytes that wait here."""
+        return self.joined + self.batch_size
+
+    @property
+    def total(self) -> int:
+        """Bytes of all publications there ever were."""
+        return self._published + self.batch_size
 
     # Connections
 
@@ -53,23 +64,14 @@ class Outgoing:
         self._seal()
         self._transport, self._producing = None, False
         self._pieces = deque(piece for piece in self._pieces if piece[1])
-        self.size = sum(len(piece) for piece, _ in self._pieces)
+        self.joined = sum(len(piece) for piece, _ in self._pieces)
 
     # Collecting
-
-    def publish(self, data: bytes) -> bool:
-        """Add a publication; whether there is enough to send at once."""
-        self.batch.append(data)
-        size = len(data)
-        self.size += size
-        self.total += size
-        self._batch_size += size
-        return self._batch_size >= PIECE
 
     def say(self, data: bytes, *, first: bool = False) -> None:
         """Add what only this connection should hear, in order, or before all that waits."""
         self._seal()
-        self.size += len(data)
+        self.joined += len(data)
         if first:
             self._pieces.appendleft((data, False))
         else:
@@ -79,7 +81,9 @@ class Outgoing:
         if self.batch:
             self._pieces.append((b"".join(self.batch), True))
             self.batch.clear()
-            self._batch_size = 0
+            self.joined += self.batch_size
+            self._published += self.batch_size
+            self.batch_size = 0
 
     # Sending
 
@@ -93,6 +97,7 @@ class Outgoing:
         if self._pieces and self._transport is not None:
             self._producing = True
             self._transport.registerProducer(self, False)
+        self._check_ready()
 
     def _take(self) -> bytes:
         pieces = self._pieces
@@ -101,7 +106,7 @@ class Outgoing:
         while pieces and size + len(pieces[0][0]) <= PIECE:
             taken.append(pieces.popleft()[0])
             size += len(taken[-1])
-        self.size -= size
+        self.joined -= size
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def _send(self) -> None:
@@ -115,7 +120,7 @@ class Outgoing:
             if sent < len(data):
                 rest = data[sent:]
                 self._pieces.appendleft((rest, False))  # the middle of something: for this one only
-                self.size += len(rest)
+                self.joined += len(rest)
                 return
 
     def resumeProducing(self) -> None:
@@ -128,8 +133,7 @@ class Outgoing:
         elif self._producing:
             self._producing = False
             transport.unregisterProducer()
-        if self._ready and self.size < LOW_WATER:
-            self._let_go_on()
+        self._check_ready()
 
     def stopProducing(self) -> None:
         """The connection is gone; `detach` follows."""
@@ -142,16 +146,17 @@ class Outgoing:
         self._ready.append(ready)
         return ready
 
-    def _let_go_on(self) -> None:
-        ready, self._ready = self._ready, []
-        for one in ready:
-            one.callback(None)
+    def _check_ready(self) -> None:
+        if self._ready and self.size < LOW_WATER:
+            ready, self._ready = self._ready, []
+            for one in ready:
+                one.callback(None)
 
     def fail(self, error: Exception) -> None:
         """Nothing will be sent any more."""
         self._pieces.clear()
         self.batch.clear()
-        self.size = self._batch_size = 0
+        self.joined = self.batch_size = 0
         ready, self._ready = self._ready, []
         for one in ready:
             one.errback(error)

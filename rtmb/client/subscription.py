@@ -149,6 +149,8 @@ class Subscription:
         except Exception:
             self._failed(Failure())
             return
+        if result is None:  # the usual case, quickly (benchmarks/client.py, callback)
+            return
         if isinstance(result, Coroutine):
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):

@@ -55,7 +55,8 @@ class WebSocketStream:
         self._frames.loseConnection()
 
     def abortConnection(self) -> None:
-        self._frames.transport.abortConnection()
+        if self._frames is not None:
+            self._frames.transport.abortConnection()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         self._frames.transport.registerProducer(producer, streaming)
@@ -67,11 +68,11 @@ class WebSocketStream:
 class _Streams:
     """What Twisted makes the one stream with."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, stream: WebSocketStream) -> None:
+        self._stream = stream
 
     def buildProtocol(self, url: str) -> WebSocketStream:
-        return WebSocketStream(self._connection)
+        return self._stream
 
 
 @implementer(IPolicyForHTTPS)
@@ -90,9 +91,14 @@ async def open_websocket(client: Client, address: Address, connection: Connectio
     endpoint = WebSocketClientEndpoint.new(
         client.reactor, url, _Trust(client.tls), connectTimeout=math.ceil(client.connect_timeout)
     )
+    stream = WebSocketStream(connection)
     try:
-        await endpoint.connect(_Streams(connection))
-    except ConnectionRejected as rejected:
-        raise ConnectionFailed(
-            f"{address.url}: it answers with HTTP status {rejected.response.code}, not a WebSocket"
-        ) from None
+        await endpoint.connect(_Streams(stream))
+    except Exception as error:
+        stream.abortConnection()  # Twisted leaves it open
+        if isinstance(error, ConnectionRejected):
+            status = error.response.code
+            raise ConnectionFailed(
+                f"{address.url}: it answers with HTTP status {status}, not a WebSocket"
+            ) from None
+        raise

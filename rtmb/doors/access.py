@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import time
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred, succeed
@@ -26,6 +27,8 @@ KEEPER = User(name="api key")
 #: Credentials that were found right are known again, so that a password hash made to be slow is
 #: worked out once and not with each request.
 _MOST_KNOWN = 1024
+#: Not for long: other authenticators may change their mind. In seconds.
+_KNOWN_FOR = 30.0
 
 
 def same(one: str, other: str) -> bool:
@@ -41,7 +44,7 @@ class Access:
         self._origins = settings.cors_origin
         self._authenticator = authenticator
         self._salt = os.urandom(16)
-        self._known: dict[bytes, User] = {}
+        self._known: dict[bytes, tuple[User, float]] = {}
 
     # Who
 
@@ -66,14 +69,14 @@ class Access:
         secret = "\0".join((said.user, said.password, said.token)).encode("utf-8", "replace")
         digest = hashlib.blake2b(secret, key=self._salt).digest()
         known = self._known.get(digest)
-        if known is not None:
-            return succeed(known)
+        if known is not None and time.monotonic() < known[1]:
+            return succeed(known[0])
 
         def found(user: User | None) -> User | None:
             if user is not None:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
-                self._known[digest] = user
+                self._known[digest] = user, time.monotonic() + _KNOWN_FOR
             return user
 
         return self._authenticator.authenticate(said).addCallback(found)

@@ -46,7 +46,7 @@ def message_id(message: Message) -> str:
             if name == ID_HEADER:
                 return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     made = blake2b(wire.to_wire(message.subject), digest_size=16)
-    made.update(b" %d " % (message.time * 1e6))
+    made.update(b" %d " % round(message.time * 1e6))
     made.update(message.payload)
     text = made.hexdigest()
     return f"{text[:8]}-{text[8:12]}-8{text[13:16]}-8{text[17:20]}-{text[20:]}"

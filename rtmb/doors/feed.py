@@ -215,10 +215,12 @@ class Feed:
         return islice(self._buffer, max(0, client.cursor - self._buffer[0].number), None)
 
     def _keep(self, entries: Iterable[Entry]) -> None:
+        """Put messages into the buffer; what all have read goes, and what there is no room for."""
         buffer = self._buffer
         for entry in entries:
             buffer.append(entry)
             self._buffered += entry.cost
+        self._drop_before(min(client.cursor for client in self.behind))
         leaving = 0
         over = self._buffered - self.settings.msgpack_buffer_bytes
         for entry in buffer:
@@ -233,8 +235,11 @@ class Feed:
         for client in self.behind:
             if client.cursor < oldest:
                 self._skip(client)
-        while buffer[0].number < oldest:
-            self._buffered -= buffer.popleft().cost
+        self._drop_before(oldest)
+
+    def _drop_before(self, number: int) -> None:
+        while self._buffer and self._buffer[0].number < number:
+            self._buffered -= self._buffer.popleft().cost
 
     def _skip(self, client: MsgpackProtocol) -> None:
         """Move a client to the newest message."""

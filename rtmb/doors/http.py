@@ -13,10 +13,11 @@ import re
 from importlib import resources
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a connection may be silent between requests, or in the middle of one.
 IDLE = 60
+#: The most that all bodies together may hold, since who sends them is asked when they are there.
+MOST_BODIES = 256 << 20
 #: Seconds that a client may go on sending a body that has been refused: it reads the answer then.
 _LINGER = 2.0
 #: Who anyone may ask for: the page (it asks for the key itself), and whether the broker lives.
@@ -135,13 +138,21 @@ class HttpRequest(Request):
     def gotLength(self, length: int | None) -> None:
         self._limit = self.channel.body_limit()
         self.content = BytesIO()  # bounded, so no file is needed
+        if length != 0:
+            self.notifyFinish().addBoth(self._release, self.channel.site)
 
     def handleContentChunk(self, data: bytes) -> None:
         self._size += len(data)
+        self.channel.site.bodies += len(data)
         if self._size > self._limit:
             self.channel.too_large()
+        elif self.channel.site.bodies > MOST_BODIES:
+            self.channel.refuse(b"503 Service Unavailable", "TOO_MANY", "too much at once")
         else:
             self.content.write(data)
+
+    def _release(self, result: object, site: HttpSite) -> None:
+        site.bodies -= self._size
 
     # Access
 
@@ -164,7 +175,8 @@ class HttpRequest(Request):
         elif self._is_open(access, upgrade):
             self._let_in(ANYONE)
         else:
-            access.admit(self).addCallbacks(self._admitted, self.processingFailed)
+            admitting = maybeDeferred(access.admit, self).addCallback(self._admitted)
+            admitting.addErrback(self._failed)
 
     def _is_open(self, access: Access, upgrade: bool) -> bool:
         if upgrade:
@@ -179,11 +191,14 @@ class HttpRequest(Request):
             text = "who are you? Give X-API-Key, or Authorization"
             self._answer(refuse(self, 401, "UNAUTHORIZED", text))
             return
-        first = self.path[1:].partition(b"/")[0]
+        first = unquote_to_bytes(self.path[1:].partition(b"/")[0])
         if user.restricted and first in _FOR_KEEPERS:
             self._answer(refuse(self, 403, "UNAUTHORIZED", "you may not do this to others"))
             return
         self._let_in(user)
+
+    def _failed(self, failure: Failure) -> None:
+        self.processingFailed(failure)
 
     def _let_in(self, user: User) -> None:
         self.rtmb_user = user
@@ -288,7 +303,7 @@ class Root(Resource):
             self.putChild(name, resource)
 
     def getChild(self, path: bytes, request: Request) -> IResource:
-        if path == b"" and not any(request.postpath or ()):
+        if request.path == b"/":
             is_upgrade = header(request, b"upgrade") is not None
             return self._nats if is_upgrade else self._page
         return NotFound()
@@ -309,6 +324,8 @@ class HttpSite(Site):
         self.nats = NatsFactory(broker)
         self.nats.tls = None
         self.channels: set[HttpChannel] = set()
+        #: Bytes of all bodies that are held just now.
+        self.bodies = 0
         self._empty: Deferred[None] | None = None
         super().__init__(
             Root(self, broker),

@@ -39,8 +39,9 @@ from rtmb.doors.answers import (
     pattern_of,
     refuse,
 )
-from rtmb.journal import Journal, Lease, LeaseError, Repeats, Selection
+from rtmb.journal import Journal, Lease, LeaseError, Repeats
 from rtmb.message import ID_HEADER, Message
+from rtmb.segments import Selection
 from rtmb.subjects import is_subject
 from rtmb.wire import to_wire
 

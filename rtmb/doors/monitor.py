@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -24,17 +24,9 @@ from twisted.web.server import Request
 
 from rtmb import __version__
 from rtmb.doors import metrics
-from rtmb.doors.answers import (
-    RefusedError,
-    answer,
-    argument,
-    bad,
-    header,
-    path_rest,
-    refuse,
-)
+from rtmb.doors.answers import RefusedError, answer, argument, bad, header, path_rest
 from rtmb.doors.events import shown, timestamp
-from rtmb.doors.rest import user_of
+from rtmb.doors.rest import Call, user_of
 from rtmb.history import Topic
 from rtmb.interfaces import ISubscriber
 from rtmb.subjects import Subscription, is_subject
@@ -206,23 +198,11 @@ _STATES = ("open", "all", "any", "closed")
 # The resources
 
 
-class _Call(Resource):
-    """A resource that answers with JSON; `RefusedError` is an answer too."""
-
-    isLeaf = True
-
-    def render(self, request: Request) -> bytes | int:
-        try:
-            return cast("bytes | int", super().render(request))
-        except RefusedError as error:
-            return refuse(request, error.status, error.code, str(error))
-
-
-class _Answer(_Call):
+class _Answer(Call):
     """A GET that answers with what `find` finds."""
 
-    def __init__(self, find: Callable[[Request], Any]) -> None:
-        super().__init__()
+    def __init__(self, broker: Broker, find: Callable[[Request], Any]) -> None:
+        super().__init__(broker)
         self._find = find
 
     def render_GET(self, request: Request) -> bytes:
@@ -247,17 +227,13 @@ class _Metrics(Resource):
         return encode(self._registry)
 
 
-class _Connections(_Call):
+class _Connections(Call):
     """`DELETE /connections/{cid}` closes a client."""
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__()
-        self._broker = broker
 
     def render_DELETE(self, request: Request) -> bytes:
         path = path_rest(request)
         cid = int(path) if _NUMBER.fullmatch(path) else 0
-        client = self._broker.hub.clients.get(cid)
+        client = self.hub.clients.get(cid)
         if client is None:
             raise RefusedError(404, "NOT_FOUND", f"no connection {path}")
         close = getattr(client, "close", None)
@@ -375,9 +351,7 @@ class Monitor:
         return {**self._head(), "leafnodes": len(leaves), "leafs": leaves}
 
     def routez(self, request: Request) -> dict[str, Any]:
-        return {
-            **self._head(), "server_name": self._broker.name, "num_routes": 0, "routes": []
-        }  # fmt: skip
+        return {**self._head(), "num_routes": 0, "routes": []}
 
     def healthz(self, request: Request) -> dict[str, Any]:
         return {"status": "ok"}
@@ -484,7 +458,7 @@ def monitoring(broker: Broker) -> dict[bytes, IResource]:
     registry, pulse = metrics.start(broker)
     monitor = Monitor(broker, pulse)
     found: dict[bytes, IResource] = {
-        name.encode(): _Answer(getattr(monitor, name))
+        name.encode(): _Answer(broker, getattr(monitor, name))
         for name in ("varz", "connz", "subsz", "routez", "leafz", "healthz", "ratez", "topicz")
     }
     found[b"metrics"] = _Metrics(registry)

@@ -85,6 +85,7 @@ class MsgpackProtocol(Protocol):
         # feed's buffer while this client is behind.
         self._backlog: OrderedDict[str, None] = OrderedDict()
         self.cursor = 0
+        self._soon = False
         # What was skipped since this client last kept up: how many messages, and some topics.
         self._missed = 0
         self._missed_topics: set[str] = set()
@@ -112,7 +113,7 @@ class MsgpackProtocol(Protocol):
         self.cid = self.hub.join(self)
         self.factory.clients[self.cid] = self
         self.name += f" - cid:{self.cid}"
-        self.outbox.drained = self.produce
+        self.outbox.drained = self._produce_soon
         self.factory.system.connected(self)
         if self.factory.tls is not None:
             self._handshake = self.factory.reactor.callLater(
@@ -240,9 +241,7 @@ class MsgpackProtocol(Protocol):
     def _subscribe(self, pattern: str) -> None:
         settings = self.factory.settings
         if len(pattern) > settings.max_control_line:
-            raise BadFrameError(
-                f"a pattern of {len(pattern)} characters, more than max_control_line"
-            )
+            raise BadFrameError(f"a pattern of {len(pattern)} characters, over max_control_line")
         self.patterns[pattern] += 1
         if self.patterns[pattern] > 1:
             return
@@ -281,13 +280,27 @@ class MsgpackProtocol(Protocol):
             self.feed.fall_behind(self)
 
     def produce(self) -> None:
-        """While this client is behind: send as much as there is room for."""
+        """While this client is behind: send as much as there is room for. After a while of that it
+        is others' turn."""
+        self._soon = False
+        sent = 0
         while self.stalled and not self.outbox.closed and self.outbox.pending <= ROOM:
+            if sent >= PIECE:
+                self._produce_soon()
+                return
             entries = self._next_retained() or self._next_entries()
             if entries:
-                self.send(*parcel_of(entries))
+                data, count, size = parcel_of(entries)
+                sent += len(data)
+                self.send(data, count, size)
             else:
                 self._caught_up()
+
+    def _produce_soon(self) -> None:
+        """Not at once: the transport asks for more when it is not ready to be given it."""
+        if self.stalled and not self._soon:
+            self._soon = True
+            self.factory.reactor.callLater(0, self.produce)
 
     def _next_retained(self) -> list[Entry]:
         """Retained values, but of topics that have newer ones on their way."""

@@ -102,6 +102,8 @@ class Stream:
         self.subscriptions: dict[str, Subscription] = {}
         #: Set when it is to close: nothing more is sent or read.
         self.done = False
+        #: Set while it is being read from: answers are collected until that is over.
+        self.busy = False
         self.closed_reason = ""
         self._timers: dict[str, IDelayedCall] = {}
         self._awake = False
@@ -195,8 +197,9 @@ class Stream:
         self.done = True
         self.closed_reason = self.closed_reason or reason
         self._report()
-        if flush:
+        if flush or not self._full:
             self.outbox.batch.extend(self._flying)
+        if flush:
             self.outbox.batch.extend(data for _, data in self._waiting)
         self.outbox.batch.extend(last)
         self._forget()
@@ -264,11 +267,20 @@ class Stream:
         """Bytes that wait for this client to read."""
         return self.outbox.pending + self._waiting_bytes + sum(map(len, self._flying))
 
+    @property
+    def _has_room(self) -> bool:
+        return not self._flying and self.outbox.pending < ROOM
+
     def say(self, data: bytes) -> None:
-        """Send something that is not to be dropped."""
-        if not self.done:
-            self._flying.append(data)
+        """Send something that is not to be dropped: with this batch if there is one, or now."""
+        if self.done:
+            return
+        self._flying.append(data)
+        if not self.busy:
             self._send()
+        elif not self._awake:
+            self._awake = True
+            self.hub.wake(self)
 
     def _send(self) -> None:
         """Hand over as much as the socket has room for."""
@@ -280,7 +292,8 @@ class Stream:
                 size += len(flying[0])
                 piece.append(flying.popleft())
             outbox.write(b"".join(piece))
-        was_full, self._full = self._full, bool(flying) or outbox.pending >= ROOM
+        # What waits is not to be overtaken: until it is gone, all else waits behind it.
+        was_full, self._full = self._full, bool(self._waiting) or not self._has_room
         if self._full and not was_full:
             self._moved = self.hub.clock()
 
@@ -288,15 +301,15 @@ class Stream:
         """The socket has taken what it was given. Not from in here, but soon: go on."""
         self._earned = True
         self._moved = self.hub.clock()
-        if not self.done and (self._full or self._waiting) and "go on" not in self._timers:
+        if not self.done and self._full and "go on" not in self._timers:
             self._later("go on", 0, self._go_on)
 
     def _go_on(self) -> None:
         self._timers.pop("go on", None)
         self._send()
-        if self._dropped and not self._full:
+        if self._dropped and self._has_room:
             self.tell_dropped(*self._told())
-        while self._waiting and not self._full:
+        while self._waiting and self._has_room:
             _, data = self._waiting.popleft()
             self._waiting_bytes -= len(data)
             self._flying.append(data)

@@ -179,18 +179,18 @@ class JsonClient(Socket, Stream):
             else f"protocol error: {answer[4:].decode('utf-8', 'replace') or code}",
         )
 
-    def _leave(self, last: bytes, reason: str, *, flush: bool = False) -> None:
+    def _leave(self, last: bytes, reason: str, said: bytes = b"", *, flush: bool = False) -> None:
         self.closing = True
-        self.finish([last], reason, flush=flush)
+        self.finish([said, last], reason, flush=flush)
 
     def close(self, error: str = "", reason: str = "") -> None:
         """Kicked out."""
-        self.tell("info", msg=error or reason or "closed")
-        self._leave(close_frame(POLICY, error or reason), error or reason)
+        said = self._encoded("info", msg=error or reason or "closed")
+        self._leave(close_frame(POLICY, error or reason), error or reason, said)
 
     def shut_down(self) -> None:
-        self.tell("info", msg="the broker is stopping")
-        self._leave(close_frame(GOING_AWAY), "the broker is stopping", flush=True)
+        why = "the broker is stopping"
+        self._leave(close_frame(GOING_AWAY), why, self._encoded("info", msg=why), flush=True)
 
     def abort(self) -> None:
         self.closing = self.done = True
@@ -200,15 +200,14 @@ class JsonClient(Socket, Stream):
     def too_slow(self, count: int, topics: list[str]) -> None:
         error = {"code": "SLOW_CONSUMER", "message": f"you do not read: {count} messages dropped"}
         said = self._encoded("error", error=error, dropped={"count": count, "topics": topics})
-        self.closing = True
-        self.finish([said, close_frame(POLICY, "slow consumer")], "slow consumer")
+        self._leave(close_frame(POLICY, "slow consumer"), "slow consumer", said)
 
     def tell_dropped(self, count: int, topics: list[str]) -> None:
         self.tell("info", dropped={"count": count, "topics": topics})
 
     def not_welcome(self, why: str) -> None:
-        self.tell("error", error={"code": "UNAUTHORIZED", "message": why})
-        self._leave(close_frame(POLICY, why), why)
+        said = self._encoded("error", error={"code": "UNAUTHORIZED", "message": why})
+        self._leave(close_frame(POLICY, why), why, said)
 
     def not_allowed(self, pattern: str) -> None:
         self._stop_sampling(pattern)
@@ -251,7 +250,11 @@ class JsonClient(Socket, Stream):
     def dataReceived(self, data: bytes) -> None:
         self.last_input = self.hub.clock()
         self._pings_out = 0
-        super().dataReceived(data)
+        self.busy = True
+        try:
+            super().dataReceived(data)
+        finally:
+            self.busy = False
         self.hub.flush()
         if self.outbox.pending > MOST_ANSWERS and not self.done:
             self._unread = True

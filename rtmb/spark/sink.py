@@ -29,7 +29,7 @@ from rtmb.spark.transport import Client, client, path
 from rtmb.subjects import is_subject
 from rtmb.wire import encode_headers
 
-#: A body has at most so many messages, and about so many bytes.
+#: A body has at most so many messages and, unless it is one large message, bytes.
 _BODY_MESSAGES = 4096
 _BODY_BYTES = 1 << 20
 
@@ -144,10 +144,13 @@ def bodies(
     batch: pa.RecordBatch, given: Options, source: str, first: int
 ) -> Iterator[tuple[bytes, int]]:
     """A batch of rows as bodies for the broker, and how many rows each has."""
-    rows = max(1, min(_BODY_MESSAGES, batch.num_rows * _BODY_BYTES // max(1, batch.nbytes)))
-    for start in range(0, batch.num_rows, rows):
-        part = batch.slice(start, rows)
-        yield _body(part, given, source, first + start), part.num_rows
+    rows = batch.num_rows
+    if rows > _BODY_MESSAGES or (rows > 1 and batch.nbytes > _BODY_BYTES):
+        half = rows // 2
+        yield from bodies(batch.slice(0, half), given, source, first)
+        yield from bodies(batch.slice(half), given, source, first + half)
+    elif rows:
+        yield _body(batch, given, source, first), rows
 
 
 def _body(batch: pa.RecordBatch, given: Options, source: str, first: int) -> bytes:

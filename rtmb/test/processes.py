@@ -92,6 +92,12 @@ class BrokerProcess(ServerProcess):
         found = self.expect_log(r'text door: nats://[^\s{]+:(\d+)|"port": (\d+), .*"text door: ')
         self.host, self.port = host, int(found[1] or found[2])
 
+    @property
+    def http_port(self) -> int:
+        """The port of the HTTP door, whose line comes after the text door's."""
+        found = self.expect_log(r"http door: https?://[^\s{]+:(\d+)")
+        return int(found[1])
+
     def rss(self) -> int:
         """The memory that the process has, in bytes."""
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())

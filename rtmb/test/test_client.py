@@ -1,4 +1,4 @@
-"""Tests for `rtmb.client`: in memory with a clock, and the same against rtmb and nats-server."""
+"""Tests for `rtmb.client`, in memory and with a clock. `test_client_servers` has real servers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import base64
 import binascii
 import json
 import os
-import re
-import shutil
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from twisted.internet import reactor as _reactor
-from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.task import deferLater
-from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.auth import Access
+from rtmb.auth import Access, decode_nkey
 from rtmb.client import (
     AuthenticationFailed,
     BadSubject,
@@ -41,25 +33,22 @@ from rtmb.client import (
     PayloadTooLarge,
     PermissionViolation,
     RequestTimeout,
-    ServerError,
     Subscription,
     SubscriptionEnded,
     Timeout,
-    connect,
 )
 from rtmb.client.address import Nkey, parse_url
 from rtmb.client.connection import Connection
-from rtmb.test.processes import PATIENCE, NatsServerProcess, ServerProcess, need
-from rtmb.test.test_tls import _made
-from rtmb.testing import BrokerProcess, MemoryBroker
+from rtmb.testing import MemoryBroker
+from rtmb.testing.memory import MemoryTransport
 
 reactor: Any = _reactor
 
 
 def new_seed() -> str:
     """A user's nkey seed."""
-    raw = bytes([18 << 3 | 20 >> 2, (20 & 3) << 6]) + os.urandom(32)
-    raw = bytes([(18 << 3) | ((20 << 3) >> 5), ((20 << 3) & 31) << 3]) + raw[2:]
+    seed, user = 18 << 3, 20 << 3
+    raw = bytes([seed | user >> 5, (user & 31) << 3]) + os.urandom(32)
     check = binascii.crc_hqx(raw, 0).to_bytes(2, "little")
     return base64.b32encode(raw + check).decode().rstrip("=")
 
@@ -97,9 +86,11 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual((found.url, found.user), ("tls://10.0.0.2:4223", "u"))
 
     def test_seeds(self) -> None:
-        self.assertTrue(Nkey(new_seed()).public.startswith("U"))
-        # A pair that NATS's documentation of nkeys could have shown: made with its own tool.
-        for bad in ("", "SU", "x" * 58, new_seed()[:-1] + "7", Nkey(new_seed()).public):
+        seed = new_seed()
+        self.assertEqual(seed[:2], "SU")
+        self.assertEqual(len(decode_nkey(Nkey(seed).public)), 32)
+        mistyped = seed[:20] + ("A" if seed[20] != "A" else "B") + seed[21:]
+        for bad in ("", "SU", "x" * 58, mistyped, Nkey(seed).public):
             self.assertRaises(ValueError, Nkey, bad)
 
 
@@ -110,18 +101,36 @@ class Script(SynchronousTestCase):
         self.memory = MemoryBroker()
         self.client = self.memory.client()
         self.connection = Connection(self.client, parse_url("nats://h"))
-        self.transport = StringTransport()
         self.client._dial = lambda client, address: self.dialed()
         self.client.connect().addErrback(lambda failure: None)
-        self.connection.makeConnection(self.transport)
+        self.link()
         self.connection.dataReceived(b'INFO {"server_id": "x", "max_payload": 100}\r\n')
         self.hello = self.transport.value()
         self.connection.dataReceived(b"PONG\r\n")
         self.transport.clear()
 
+    def link(self) -> None:
+        self.transport = MemoryTransport()
+        self.transport.protocol = self.connection
+        self.connection.makeConnection(self.transport)
+
     def dialed(self) -> Deferred[Connection]:
         ready = self.connection.ready = Deferred()
         return ready
+
+    def lose(self) -> None:
+        """The connection is lost."""
+        old = self.connection
+        self.connection = Connection(self.client, parse_url("nats://h"))
+        old.connectionLost(Failure(ConnectionDone()))
+
+    def come_back(self) -> None:
+        """There is another, and the client has said hello."""
+        self.memory.clock.advance(1)
+        self.link()
+        self.connection.dataReceived(b'INFO {"server_id": "x"}\r\n')
+        self.transport.clear()
+        self.connection.dataReceived(b"PONG\r\n")
 
     def sent(self) -> bytes:
         self.memory.clock.advance(0)
@@ -188,10 +197,16 @@ class WireTests(Script):
 
     def test_a_broken_server(self) -> None:
         """What is not the protocol ends the connection, and harms nobody."""
-        for said in (b"HELLO\r\n", b"MSG a\r\n", b"MSG a 1 x\r\n", b"x" * (2 << 20), b"INFO []\r\n"):
+        for said in (
+            b"HELLO\r\n",
+            b"MSG a\r\n",
+            b"MSG a 1 x\r\n",
+            b"x" * (2 << 20),
+            b"INFO []\r\n",
+        ):
             self.setUp()
             self.connection.dataReceived(said)
-            self.assertTrue(self.transport.disconnected, said[:20])
+            self.assertTrue(self.transport.lost, said[:20])
 
     def test_limits_of_the_server(self) -> None:
         """INFO may change how much fits."""
@@ -227,17 +242,37 @@ class WireTests(Script):
         self.assertEqual(self.sent(), b"SUB $LAST.a 1\r\nSUB $REPLAY.5.b.* 2\r\n")
         self.assertRaises(ValueError, self.client.subscribe, "a", last=True, replay=2)
         self.assertRaises(ValueError, self.client.subscribe, "a", replay=-1)
-        old = self.connection
-        self.connection = Connection(self.client, parse_url("nats://h"))
-        self.transport = StringTransport()
-        old.connectionLost(Failure(ConnectionDone()))
+        self.lose()
         self.client.subscribe("c", replay=3)  # made while away: never asked for yet
-        self.memory.clock.advance(1)
-        self.connection.makeConnection(self.transport)
-        self.connection.dataReceived(b'INFO {"server_id": "x"}\r\n')
-        self.transport.clear()
-        self.connection.dataReceived(b"PONG\r\n")
+        self.come_back()
         self.assertEqual(self.sent(), b"SUB $LAST.a 1\r\nSUB b.* 2\r\nSUB $REPLAY.3.c 3\r\n")
+
+    def test_the_rest_of_a_maximum(self) -> None:
+        """A new server counts from when it is told."""
+        self.client.subscribe("m").unsubscribe(max=3)
+        self.assertEqual(self.sent(), b"SUB m 1\r\nUNSUB 1 3\r\n")
+        self.connection.dataReceived(b"MSG m 1 0\r\n\r\n")
+        self.lose()
+        self.come_back()
+        self.assertEqual(self.sent(), b"SUB m 1\r\nUNSUB 1 2\r\n")
+
+    def test_what_another_connection_is_told(self) -> None:
+        """What the lost one had not taken, but for what is made anew; nothing begins in the
+        middle."""
+        self.transport.stuck = True
+        self.client.publish("first", b"handed to the transport")
+        self.memory.clock.advance(0)
+        self.client.publish("a", b"1")
+        self.client.subscribe("s")
+        self.client.publish("a", b"2")
+        self.client.flush().addErrback(lambda failure: None)
+        self.client.publish("a", b"3")
+        self.memory.clock.advance(0)
+        self.lose()
+        self.come_back()
+        self.assertEqual(
+            self.sent(), b"SUB s 1\r\n" + b"".join(b"PUB a 1\r\n%d\r\n" % i for i in (1, 2, 3))
+        )
 
 
 class MemoryTests(SynchronousTestCase):
@@ -259,7 +294,7 @@ class MemoryTests(SynchronousTestCase):
     def read(self, subscription: Subscription) -> list[bytes]:
         """All that waits to be read."""
         self.memory.advance()
-        found = []
+        found: list[bytes] = []
         while True:
             waiting = subscription.next()
             if not waiting.called:
@@ -470,7 +505,7 @@ class ReadingTests(MemoryTests):
         self.assertNoResult(drained)
         self.memory.advance(2)
         self.successResultOf(drained)
-        self.assertEqual(self.memory.clock.getDelayedCalls(), self.memory.clock.getDelayedCalls())
+        self.assertEqual(self.read(subscription), [])
 
 
 class AskingTests(MemoryTests):
@@ -486,7 +521,7 @@ class AskingTests(MemoryTests):
             [str(2 * i) for i in range(20)],
         )
         self.assertEqual(len(self.memory.hub.trie), 2)
-        self.assertEqual(client._requests, {})
+        self.assertEqual(len(client._requests), 0)
 
     def test_nobody(self) -> None:
         client = self.connect()
@@ -507,7 +542,7 @@ class AskingTests(MemoryTests):
         self.failureResultOf(asked, RequestTimeout)
         questions[0].respond(b"late")
         self.memory.advance()
-        self.assertEqual(client._requests, {})
+        self.assertEqual(len(client._requests), 0)
 
     def test_cancel(self) -> None:
         client = self.connect()
@@ -515,7 +550,7 @@ class AskingTests(MemoryTests):
         asked = client.request("slow")
         asked.addErrback(lambda failure: None)
         asked.cancel()
-        self.assertEqual(client._requests, {})
+        self.assertEqual(len(client._requests), 0)
 
 
 class StayingTests(MemoryTests):
@@ -566,7 +601,7 @@ class StayingTests(MemoryTests):
 
     def test_no_reconnect(self) -> None:
         for options in ({"reconnect": False}, {"max_reconnects": 0}):
-            client = self.connect(**options)  # type: ignore[misc]
+            client = self.connect(**options)
             self.memory.lose_connections()
             self.assertTrue(client.closed)
             self.assertEqual(self.told()[-2:], ["disconnected", "closed"])
@@ -589,9 +624,7 @@ class StayingTests(MemoryTests):
         for _ in range(3):
             self.memory.advance(1)
         self.assertEqual(tried[0], "memory:4222")
-        self.assertEqual(
-            tried[1:6], ["two:4222", "three:5", "four:6", "7:4222", "memory:4222"]
-        )
+        self.assertEqual(tried[1:6], ["two:4222", "three:5", "four:6", "7:4222", "memory:4222"])
         client.close()
 
     def test_subscriptions_come_back(self) -> None:
@@ -619,7 +652,7 @@ class StayingTests(MemoryTests):
         subscription = client.subscribe("a")
         self.memory.advance()
         self.memory.lose_connections(reachable=False)
-        for i in range(9):
+        for i in range(8):
             client.publish("a", b"%d" % i * 100)
         self.assertRaises(BufferFull, client.publish, "a", b"x" * 100)
         client.publish("a", b"small")
@@ -629,8 +662,69 @@ class StayingTests(MemoryTests):
         self.memory.advance(1)
         self.successResultOf(flushed)
         got = self.read(subscription)
-        self.assertEqual(got, [*(b"%d" % i * 100 for i in range(9)), b"small"])
+        self.assertEqual(got, [*(b"%d" % i * 100 for i in range(8)), b"small"])
         self.assertEqual(client.pending, 0)
+
+    def test_ready(self) -> None:
+        """A fast publisher can wait until little waits to be sent."""
+        client = self.connect()
+        self.successResultOf(client.ready())
+        self.memory.lose_connections(reachable=False)
+        for _ in range(3):
+            client.publish("a", b"x" * 500_000)
+        waiting = client.ready()
+        self.memory.advance(1)
+        self.assertNoResult(waiting)
+        self.memory.reachable = True
+        self.memory.advance(2)
+        self.successResultOf(waiting)
+        self.assertEqual(client.pending, 0)
+
+    def test_a_server_that_reads_slowly(self) -> None:
+        """What it has not taken waits, within the limit, and is kept for the next."""
+        client = self.connect(pending_limit=500_000)
+        subscription = client.subscribe("a")
+        self.memory.advance()
+        client._connection.transport.stuck = True  # type: ignore[union-attr]
+        for i in range(40):
+            client.publish("a", b"%d" % (i % 10) * 10_000)
+        self.memory.advance()
+        self.assertGreater(client.pending, 200_000)
+        self.assertRaises(BufferFull, client.publish, "a", b"x" * 300_000)
+        self.memory.lose_connections()
+        self.memory.advance(1)
+        got = self.read(subscription)
+        self.assertEqual(client.pending, 0)
+        self.assertEqual(got, [b"%d" % (i % 10) * 10_000 for i in range(40)])
+
+    def test_closing_when_told(self) -> None:
+        """A listener may close the client, whatever it was told of."""
+        for name in ("connected", "disconnected", "error", "reconnected"):
+            self.memory = MemoryBroker()
+            closed: list[Deferred[None]] = []
+            made: list[Client] = []
+
+            def listen(
+                event: Event,
+                name: str = name,
+                made: list[Client] = made,
+                closed: list[Deferred[None]] = closed,
+            ) -> None:
+                if event.name == name:
+                    closed.append(made[0].close())
+
+            client = self.memory.client(on_event=listen)
+            made.append(client)
+            client.start()
+            self.memory.advance()
+            self.memory.lose_connections(reachable=False)
+            self.memory.advance(1)
+            self.memory.reachable = True
+            for _ in range(5):
+                self.memory.advance(10)
+            self.assertEqual(len(closed), 1, name)
+            self.successResultOf(closed[0])
+            self.assertEqual(self.memory.factory.clients, {}, name)
 
     def test_flush_tells_of_loss(self) -> None:
         """It does not say that all has arrived when a connection was lost with something on it."""
@@ -752,6 +846,8 @@ class ClosingTests(MemoryTests):
         client = self.connect()
         self.memory.lose_connections(reachable=False)
         self.successResultOf(client.close())
+        self.memory.advance()
+        self.assertEqual(len(self.memory.clock.getDelayedCalls()), 1)  # the broker's own tick
         self.memory.reachable = True
         self.memory.advance(100)
         self.assertEqual(self.memory.factory.clients, {})
@@ -759,18 +855,25 @@ class ClosingTests(MemoryTests):
     def test_drain(self) -> None:
         """All that came is read and all that was published arrives, answers included."""
         client, other = self.connect(), self.connect()
-        client.subscribe("ask", callback=lambda m: m.respond(b"answer"))
+        door: Deferred[None] = Deferred()
+
+        async def answer(message: Message) -> None:
+            await door
+            message.respond(b"answer")
+
+        client.subscribe("ask", callback=answer)
         reader = client.subscribe("a")
         self.memory.advance()
         asked = other.request("ask")
         other.publish("a", b"0")
-        self.memory.clock.advance(0)
+        self.memory.advance()
         drained = client.drain()
         self.memory.advance()
-        self.assertEqual(self.successResultOf(asked).payload, b"answer")
-        self.assertNoResult(drained)
         self.assertEqual(self.read(reader), [b"0"])
+        self.assertNoResult(drained)
+        door.callback(None)
         self.memory.advance()
+        self.assertEqual(self.successResultOf(asked).payload, b"answer")
         self.successResultOf(drained)
         self.assertTrue(client.closed)
 

@@ -299,7 +299,8 @@ def _installed() -> tuple[Path | None, str]:
         except (subprocess.SubprocessError, OSError):
             return None, "npm could not install nats.js"
         (place / "installed").touch()
-    shutil.copy(_NATS_JS / "client.mjs", place)
+    for script in _NATS_JS.glob("*.mjs"):
+        shutil.copy(script, place)
     return place, ""
 
 

@@ -8,7 +8,12 @@ from functools import cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb import globs
@@ -82,11 +87,11 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.tree._root.empty  # nothing is left over
 
 
-AnyOrderTests = AnyOrder.TestCase
-AnyOrderTests.settings = settings(max_examples=150, deadline=None)
-
-
 class GlobTreeTests(SynchronousTestCase):
+    def test_any_order(self) -> None:
+        """Whatever is added and removed, the tree agrees with the plain matcher."""
+        run_state_machine_as_test(AnyOrder, settings=settings(max_examples=150, deadline=None))
+
     def test_wildcards(self) -> None:
         """`*` is any run of characters, none and separators included; `?` is exactly one."""
         cases = {

@@ -17,8 +17,9 @@ from twisted.web.server import Request, Site
 from rtmb import frames
 from rtmb.auth import ANYONE, Rule, User
 from rtmb.doors.journal import journaling
-from rtmb.journal import MOST_LEASES, TAIL_COST, Journal, LeaseError, Repeats, Selection
+from rtmb.journal import MOST_LEASES, Journal, LeaseError, Repeats
 from rtmb.message import Message
+from rtmb.segments import TAIL_COST, Selection
 from rtmb.subjects import hears
 from rtmb.test.memory import MemoryBroker
 

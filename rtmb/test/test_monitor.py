@@ -3,6 +3,7 @@ the question is what tools expect."""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -24,12 +25,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.resource import Resource
-from twisted.web.server import Request, Site
 
-from rtmb.auth import ANYONE, Rule, User
+from rtmb.auth import Access
+from rtmb.doors.http import HttpService
 from rtmb.doors.metrics import BEAT, PAST
-from rtmb.doors.monitor import PREVIEW, duration, monitoring, uptime
+from rtmb.doors.monitor import PREVIEW, duration, uptime
 from rtmb.message import Message
 from rtmb.subjects import Counters, Subscription
 from rtmb.test.memory import MemoryBroker, Peer
@@ -65,26 +65,17 @@ class Plain:
         pass
 
 
-class Asked(Request):
-    """A request after the access check of the HTTP door."""
-
-    rtmb_user = ANYONE
-
-
-def mounted(memory: MemoryBroker) -> Site:
-    root = Resource()
-    for name, resource in monitoring(memory.broker).items():
-        root.putChild(name, resource)
-    return Site(root, requestFactory=Asked, reactor=memory.clock)
-
-
 class MonitorCase(SynchronousTestCase):
     def setUp(self) -> None:
-        self.memory = MemoryBroker(
-            no_http=True, no_msgpack=True, metrics_interval=1e6, ping_interval=1e6
-        )
+        self.start()
+
+    def start(self, **settings: Any) -> None:
+        quiet: dict[str, Any] = {"no_msgpack": True, "metrics_interval": 1e6, "ping_interval": 1e6}
+        self.memory = MemoryBroker(**quiet, **settings)
         self.hub = self.memory.broker.hub
-        self.site = mounted(self.memory)
+        service = self.memory.broker.getServiceNamed("http")
+        assert isinstance(service, HttpService)
+        self.site = service.site
         self.memory.broker.startService()
         self.addCleanup(self.memory.broker.stopService)
 
@@ -126,7 +117,12 @@ class VarzTests(MonitorCase):
     def test_counts(self) -> None:
         """Of the bulk walk, too, which counts on its routes."""
         reader, writer = self.memory.connect(b"SUB a.* 1\r\n"), self.memory.connect()
-        self.pub(writer, "a.b", b"12345", times=20)
+        self.pub(writer, "a.b", b"12345", times=10)
+        found = self.get("/varz")
+        self.assertEqual((found["in_msgs"], found["out_msgs"]), (10, 10))
+        self.pub(writer, "a.b", b"12345", times=10)
+        first, second = self.get("/connz")["connections"]
+        self.assertEqual((first["out_msgs"], second["in_bytes"]), (20, 100))
         found = self.get("/varz")
         self.assertEqual(
             (found["in_msgs"], found["in_bytes"], found["out_msgs"], found["out_bytes"]),
@@ -365,9 +361,19 @@ class TopiczTests(MonitorCase):
         self.assertEqual((found["total"], found["matching"]), (4, 2), "with !system/events/connect")
 
     def test_what_someone_may_not_read_is_not_shown(self) -> None:
-        self.pub(self.memory.connect(), "secret")
-        self.patch(Asked, "rtmb_user", User(subscribe=Rule(allow=("open.>",))))
-        self.assertEqual(self.get("/topicz")["topics"], [])
+        permissions = {"subscribe": {"allow": ["open.>"]}}
+        users = [
+            {"user": "a", "password": "b", "permissions": permissions},
+            {"user": "c", "password": "d"},
+        ]
+        self.start(access=Access.from_table({"users": users}))
+        for subject in ("secret", "open.a"):
+            self.hub.publish(Message(subject, b"x"))
+        said = base64.b64encode(b"a:b").decode()
+        answer = self.ask("/topicz", headers=f"Authorization: Basic {said}\r\n")
+        self.assertEqual([t["name"] for t in answer.json()["topics"]], ["open.a"])
+        self.assertEqual(self.ask("/topicz").status, 401)
+        self.assertEqual(self.ask("/healthz").status, 200)
 
     def test_a_long_value_is_cut(self) -> None:
         self.pub(self.memory.connect(), "a", "é".encode() * 5000)
@@ -496,9 +502,8 @@ class MetricsTests(MonitorCase):
         self.assertTrue(modern.body.endswith(b"# EOF\n"))
 
     def test_journal(self) -> None:
-        memory = MemoryBroker(no_http=True, no_msgpack=True, journal=("a.>",))
-        self.site = mounted(memory)
-        self.pub(memory.connect(), "a.b", times=3)
+        self.start(journal=("a.>",))
+        self.pub(self.memory.connect(), "a.b", times=3)
         found = self.scrape()
         self.assertEqual(found["rtmb_journal_messages",], 3)
         self.assertEqual(found["rtmb_journal_overwritten_total",], 0)
@@ -588,9 +593,8 @@ class BesideNatsServerTests(unittest.TestCase):
         need(self, NATS_SERVER.exists(), "no nats-server")
         with real_nats_server() as (port, base):
             theirs = self.everything(port, base)
-        with BrokerProcess("--http-port", "0") as broker:
-            found = broker.expect_log(r"http://127\.0\.0\.1:(\d+)")
-            ours = self.everything(broker.port, f"http://127.0.0.1:{int(found[1])}")
+        with BrokerProcess() as broker:
+            ours = self.everything(broker.port, f"http://127.0.0.1:{broker.http_port}")
         fields = {"varz": VARZ, "connz": CONNZ, "connection": CONNECTION, "subsz": SUBSZ}
         fields |= {"routez": ROUTEZ, "leafz": LEAFZ, "healthz": "status"}
         for page, names in fields.items():

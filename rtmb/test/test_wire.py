@@ -31,6 +31,20 @@ class ParsingTests(SynchronousTestCase):
         for bad in (b"a 5", b"a 6 5", b"a x 5", b"a r s 1 2"):
             self.assertRaises(ProtocolError, wire.parse_hpub, bad)
 
+    def test_msg(self) -> None:
+        self.assertEqual(wire.parse_msg(b"a 1 5"), (b"a", None, 0, 5, b"1"))
+        self.assertEqual(wire.parse_msg(b"a 1  r 5"), (b"a", b"r", 0, 5, b"1"))
+        self.assertEqual(wire.parse_hmsg(b"a 1 12 15"), (b"a", None, 12, 15, b"1"))
+        self.assertEqual(wire.parse_hmsg(b"a 1 r 12 15"), (b"a", b"r", 12, 15, b"1"))
+        for bad in (b"", b"a", b"a 1", b"a 1 x", b"a 1 r s 5", b"a 1 -5"):
+            self.assertRaises(ProtocolError, wire.parse_msg, bad)
+        for bad in (b"a 1 5", b"a 1 6 5", b"a 1 r x 5", b"a 1 r s 1 2"):
+            self.assertRaises(ProtocolError, wire.parse_hmsg, bad)
+
+    def test_err(self) -> None:
+        self.assertEqual(wire.parse_err(b"'Stale Connection'"), "Stale Connection")
+        self.assertEqual(wire.parse_err(b"no quotes \xff"), "no quotes �")
+
     def test_sub_and_unsub(self) -> None:
         self.assertEqual(wire.parse_sub(b"a 1"), (b"a", None, b"1"))
         self.assertEqual(wire.parse_sub(b"a q 1"), (b"a", b"q", b"1"))
@@ -56,6 +70,26 @@ class WritingTests(SynchronousTestCase):
             wire.hmsg(b"a", b"1", b"r", block, b"hi"),
             b"HMSG a 1 r 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nhi\r\n",
         )
+
+    def test_what_a_client_says(self) -> None:
+        """The other direction reads it as it was meant."""
+        self.assertEqual(wire.sub(b"a", None, b"1"), b"SUB a 1\r\n")
+        self.assertEqual(wire.sub(b"a", b"q", b"1"), b"SUB a q 1\r\n")
+        self.assertEqual(wire.unsub(b"1"), b"UNSUB 1\r\n")
+        self.assertEqual(wire.unsub(b"1", 0), b"UNSUB 1 0\r\n")
+        self.assertEqual(wire.connect({"a": 1}), b'CONNECT {"a":1}\r\n')
+        self.assertEqual(wire.pub_start(b"a"), b"PUB a ")
+        block = wire.encode_headers([("A", "b")])
+        self.assertEqual(
+            wire.hpub(b"a", b"r", block, b"hi"),
+            b"HPUB a r 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nhi\r\n",
+        )
+        line, _, _ = wire.hpub(b"a", None, block, b"hi").partition(b"\r\n")
+        self.assertEqual(wire.parse_hpub(wire.split_line(line)[1]), (b"a", None, 18, 20, b""))
+
+    def test_header_status(self) -> None:
+        self.assertEqual(wire.header_status(wire.encode_headers([], "503")), "503")
+        self.assertEqual(wire.header_status(wire.encode_headers([("A", "b")])), "")
 
     def test_errors_are_one_quoted_line(self) -> None:
         self.assertEqual(wire.err("it's\r\nbad"), b"-ERR 'it\"s bad'\r\n")

@@ -216,7 +216,7 @@ def _bars(chart: Chart, width: int) -> tuple[str, int]:
     legend, y = _legend(list(chart.series), width)
     names = [str(x) for x in chart.x]
     shown = [n if len(n) <= 36 else n[:35] + "…" for n in names]
-    left = max(map(len, shown), default=0) * _LETTER + 10
+    left = max(map(len, shown), default=0) * _LETTER + 18
     values = [v for s in chart.series.values() for v in s if v is not None]
     most = max([abs(v) for v in values] or [1]) or 1
     room = width - left - 70

@@ -133,10 +133,10 @@ def _troubles(facts: Facts) -> str:
     if not facts.troubles:
         heard = sum(facts.events.values())
         told = (
-            f"Everyone kept up. {heard:,} other events were told."
+            f"Everyone kept up; {heard:,} other events were told."
             if heard
-            else "No event of the broker is among these messages. For slow consumers and drops,"
-            " have !system/events/slow_consumer and !system/events/drop in the journal."
+            else "No one is told of. That is so, too, where !system/events/slow_consumer and"
+            " !system/events/drop are not in the journal."
         )
         return _section("Slow consumers and drops", f"<p>{told}</p>")
     rows = [

@@ -7,6 +7,7 @@ the broker whenever they change, on `rollup.<key>`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -184,9 +185,10 @@ def to_broker(
     folder = Folder(spark, path)
 
     def publish(changed: DataFrame, batch: int) -> None:
-        messages = as_messages(changed, prefix)
-        name = fn.lit(f"{folder.path}#{batch}")
-        broker.publish(messages.withColumn("id", fn.concat_ws("/", name, "id")), idColumn="id")
+        # Spark made this name when the checkpoint was new: a roll-up begun anew has another.
+        query = json.loads(folder.read("checkpoint/broker/metadata"))["id"]
+        name = fn.concat_ws("/", fn.lit(f"{query}/{batch}"), "id")
+        broker.publish(as_messages(changed, prefix).withColumn("id", name), idColumn="id")
 
     writer = (
         windows(messages, rollup)

@@ -32,6 +32,9 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
 }
 
+#: Else a command would begin with a page of what Spark thinks of itself.
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
 #: On one machine nobody else need see the driver.
 _LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
@@ -94,6 +97,9 @@ def session(name: str, master: str | None = None) -> SparkSession:
     settings = dict(_SETTINGS)
     if not submitted:
         builder = builder.master(master or LOCAL)
+        settings["spark.driver.extraJavaOptions"] = (
+            f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        )
         if (master or LOCAL).startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             # Else the first python3 on the PATH, which need not have rtmb.

@@ -1,0 +1,1 @@
+"""Servers to measure beside, written as a user would write them."""

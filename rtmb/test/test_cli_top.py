@@ -1,0 +1,175 @@
+"""`rtmb top`: what a person sees of a broker, at a real terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rtmb.cli.top import Frame, Reading, _bytes, _number
+from rtmb.test.commands import Terminal, rtmb
+from rtmb.test.processes import NATS_SERVER, BrokerProcess, NatsServerProcess, RawClient, need
+
+
+def library(port: int, name: str) -> RawClient:
+    client = RawClient(port)
+    client.connect(name=name)
+    return client
+
+
+class RtmbTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.broker = BrokerProcess()
+        self.addCleanup(self.broker.stop)
+        found = self.broker.expect_log(r"http door: (http://\S+?:\d+)")
+        self.url = found[1].decode()
+
+    def client(self, name: str) -> RawClient:
+        found = library(self.broker.port, name)
+        self.addCleanup(found.close)
+        return found
+
+    def test_what_a_person_sees(self) -> None:
+        reader, writer = self.client("the reader"), self.client("the writer")
+        reader.subscribe("weather.*")
+        with Terminal("top", "--http", self.url, "--interval", "300ms") as top:
+            top.sees(r"^rtmb-\w+  [\d.]+  up \d+s  " + self.url)
+            top.sees(r"^connections 2  subscriptions 1  slow consumers 0  drops 0  cpu ")
+            top.sees(r"^2 connections by out\n +cid  name ")
+            top.sees(r"^ +\d+  the reader +nats +1 +0 B ")
+            writer.publish("weather.oslo", b"rain\x1b[2J")
+            top.sees(r"^\d+ subjects\n +subject .*\n +weather.oslo +[\d.]+ +\d+ +1 +rain\\x1b\[2J")
+            top.sees(r"^q quit   s sort")
+            for sort in ("in", "pending", "subs", "cid", "out"):
+                top.types("s")
+                top.sees(rf"^2 connections by {sort}$")
+            self.assertFalse(top.restored)
+            top.types("q")
+            self.assertEqual(top.wait(), 0)
+            self.assertTrue(top.restored)
+            # The screen that was there before is back, and so is the cursor.
+            top.said(rb"\x1b\[\?1049l(?!.*1049h)")
+            top.said(rb"\x1b\[\?25h(?!.*25l)")
+
+    def test_json(self) -> None:
+        for name, patterns in (("few", 1), ("many", 3)):
+            client = self.client(name)
+            for sid in range(patterns):
+                client.subscribe(f"{name}.{sid}", str(sid))
+        client.send(b"PUB many.1 1\r\nx\r\n" * 1000)
+        client.settle()
+        arguments = ["--json", "--interval", "50ms", "--sort", "subs"]
+        found = json.loads(rtmb("top", "--http", self.url, *arguments).stdout)
+        self.assertEqual([c["name"] for c in found["connections"]], ["many", "few"])
+        self.assertEqual(found["connections"][0]["out_msgs_per_second"], 0)
+        # The broker's own come last.
+        self.assertEqual((found["topics"][0]["name"], found["topics"][0]["messages"]),
+                         ("many.1", 1000))  # fmt: skip
+
+    def test_a_slow_consumer_is_red(self) -> None:
+        self.broker.stop()
+        self.broker = BrokerProcess("--max-pending", "64MiB")
+        self.addCleanup(self.broker.stop)
+        found = self.broker.expect_log(r"http door: (http://\S+?:\d+)")
+        slow = RawClient(self.broker.port, receive_buffer=4096)
+        self.addCleanup(slow.close)
+        slow.connect(name="the slow one")
+        slow.subscribe("flood")
+        writer = self.client("writer")
+        for _ in range(20):
+            writer.publish("flood", bytes(1 << 20))
+        with Terminal("top", "--http", found[1].decode(), "--interval", "200ms") as top:
+            row = top.sees(r"the slow one +nats +1 +([\d.]+ MiB) ")
+            self.assertEqual(top.colour(row[1]), "red")
+
+    def test_it_goes_on_without_the_server(self) -> None:
+        with Terminal("top", "--http", self.url, "--interval", "200ms") as top:
+            top.sees(r"^connections 0 ")
+            self.broker.kill()
+            top.sees(r"^http://\S+: Connection was refused")
+            self.assertEqual(top.colour("Connection was refused"), "red")
+            top.types("\x03")
+            self.assertEqual(top.wait(), 130)
+            self.assertTrue(top.restored)
+
+    def test_an_api_key(self) -> None:
+        with BrokerProcess("--api-key", "secret") as broker:
+            found = broker.expect_log(r"http door: (http://\S+?:\d+)")
+            url = found[1].decode()
+            refused = rtmb("top", "--http", url, "--once")
+            self.assertEqual(refused.returncode, 4)
+            self.assertRegex(refused.stderr, rb"\Artmb: \S+ wants another --api-key\n\Z")
+            arguments = ["top", "--http", url, "--once", "--interval", "50ms"]
+            self.assertEqual(rtmb(*arguments, "--api-key", "secret").returncode, 0)
+
+
+class NatsServerTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        need(self, Path(NATS_SERVER).exists(), "no nats-server here")
+        self.server = NatsServerProcess(config='http: "127.0.0.1:-1"')
+        self.addCleanup(self.server.stop)
+        found = self.server.expect_log(r"Starting http monitor on (127.0.0.1:\d+)")
+        self.url = f"http://{found[1].decode()}"
+        reader = library(self.server.port, "the reader")
+        self.addCleanup(reader.close)
+        reader.subscribe("weather.*")
+
+    def test_what_a_person_sees(self) -> None:
+        with Terminal("top", "--http", self.url, "--interval", "300ms") as top:
+            top.sees(r"^connections 1  subscriptions \d+  slow consumers 0  cpu ")
+            top.sees(r"^ +\d+  the reader +nats +1 +0 B ")
+            top.sees(r"^1 subjects subscribed to\n +subject +subs\n +weather\.\* +1$")
+            top.types("q")
+            self.assertEqual(top.wait(), 0)
+
+    def test_once(self) -> None:
+        found = rtmb("top", "--http", self.url, "--once", "--interval", "50ms")
+        self.assertEqual(found.returncode, 0, found)
+        self.assertNotIn(b"\x1b", found.stdout)
+        self.assertRegex(found.stdout.decode(), r"(?m)^ +\d+  the reader ")
+
+    def test_what_goes_wrong_is_one_line(self) -> None:
+        for url, line in (
+            ("http://127.0.0.1:1", rb"http://127.0.0.1:1: [^\n]*refused[^\n]*"),
+            (f"http://127.0.0.1:{self.server.port}", rb"\S+ does not answer in HTTP"),
+            (self.url + "/nowhere", rb"\S+ answers 404"),
+        ):
+            found = rtmb("top", "--http", url, "--once")
+            self.assertEqual(found.returncode, 4, found)
+            self.assertRegex(found.stderr, rb"\Artmb: " + line + rb"\n\Z")
+
+    def test_it_wants_a_terminal(self) -> None:
+        found = rtmb("top", "--http", self.url)
+        self.assertEqual(found.returncode, 2)
+        self.assertIn(b"--once prints one frame", found.stderr)
+
+
+class FrameTests(SynchronousTestCase):
+    def reading(self, time: float, messages: int, *clients: dict[str, Any]) -> Reading:
+        topic = {"name": "a", "messages": messages}
+        return Reading(time, {"in_msgs": messages}, list(clients), [topic])
+
+    def test_rates_are_differences(self) -> None:
+        before = self.reading(10.0, 100, {"cid": 1, "out_msgs": 50})
+        now = self.reading(12.0, 300, {"cid": 1, "out_msgs": 60}, {"cid": 2, "out_msgs": 40})
+        frame = Frame(now, before)
+        self.assertEqual(frame.server_rate("in_msgs"), 100)
+        self.assertEqual(frame.topic_rate({"name": "a", "messages": 300}), 100)
+        # A newcomer began since: all that it has is new.
+        self.assertEqual(frame.topic_rate({"name": "new", "messages": 8}), 4)
+        self.assertEqual([c["cid"] for c in frame.clients("out")], [2, 1])
+        self.assertEqual([c["cid"] for c in frame.clients("cid")], [1, 2])
+
+    def test_a_restarted_server_counts_from_nothing(self) -> None:
+        frame = Frame(self.reading(12.0, 3), self.reading(10.0, 300))
+        self.assertEqual(frame.server_rate("in_msgs"), 0)
+
+    def test_one_reading_has_no_rates(self) -> None:
+        self.assertIsNone(Frame(self.reading(1.0, 3)).server_rate("in_msgs"))
+
+    def test_numbers(self) -> None:
+        shown = [_number(n) for n in (None, 0, 0.25, 12.3, 9999, 12345, 1.5e6, 2e9)]
+        self.assertEqual(shown, ["-", "0", "0.2", "12", "9999", "12.3k", "1.5M", "2G"])
+        self.assertEqual([_bytes(n) for n in (0, 2048, 3 << 20)], ["0 B", "2 KiB", "3 MiB"])
