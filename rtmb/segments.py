@@ -86,9 +86,9 @@ class Columns:
     @property
     def cost(self) -> int:
         """The memory it holds, on the generous side."""
-        sparse = sum(map(len, self.replies.values())) + sum(map(len, self.headers.values()))
-        rare = (len(self.replies) + len(self.headers)) * TAIL_COST
-        return len(self.data.whole) + len(self.times) * COLUMN_COST + sparse + rare
+        rare = [*self.replies.values(), *self.headers.values(), *self.known_subjects]
+        others = sum(map(len, rare)) + len(rare) * TAIL_COST
+        return len(self.data.whole) + len(self.times) * COLUMN_COST + others
 
     def frame(self, rows: Sequence[int], headers: bool) -> list[frames.Buffer]:
         """A frame of some of the rows, in order."""

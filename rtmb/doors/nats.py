@@ -436,7 +436,7 @@ class NatsProtocol(BulkReceiver):
             wire.check_headers(headers)
         # The time of the whole chunk, as the bulk walk has it: the history stays in order.
         message = Message(
-            subject, payload, reply=reply, headers=headers, door="nats"
+            subject, payload, reply=reply, headers=headers, time=self.last_input, door="nats"
         )
         count = self.hub.deliver(message, self)
         self._ok()

@@ -291,6 +291,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._initial: Offset | None = None
         self._began = False
         self._target_offset: Offset | None = None
+        #: Up to here, of which epoch, there was nothing wanted: no need to look again.
+        self._clear: Offset = {"epoch": "", "seq": 0}
         #: When the last batch was given out.
         self._last = time.monotonic()
 
@@ -324,9 +326,12 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             if self.options["onEpochChange"] == "fail":
                 raise DataLossError(restarted(start["epoch"], start["seq"])) from None
             new = {"epoch": error.facts["epoch"], "seq": 1}
-            if self._target_offset is not None and self._target_offset["epoch"] != new["epoch"]:
-                self._target_offset = self.position("latest")
-            return {"epoch": new["epoch"], "seq": self._measure(new, limit, least=1)["to"]}
+            end: int = self._measure(new, limit)["to"]
+            if self._target_offset is not None:
+                if self._target_offset["epoch"] != new["epoch"]:  # all that it has now
+                    self._target_offset = self.position("latest")
+                end = min(end, self._target_offset["seq"])
+            return {"epoch": new["epoch"], "seq": end}
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         self._lease(start)
@@ -338,7 +343,10 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         wait = 0.0 if target is not None else self.options["longPollMs"] / 1000
         if least > 1:
             wait = min(wait, due - now)
-        found = self._measure(start, limit, least, wait)
+        begin = start
+        if self._clear["epoch"] == start["epoch"] and self._clear["seq"] > start["seq"]:
+            begin = self._clear
+        found = self._measure(begin, limit, least, wait)
         if start["seq"] < found["first"] and self.options["onDataLoss"] == "fail":
             raise DataLossError(overwritten(start["seq"], found["first"]))
         end: int = found["to"]
@@ -349,6 +357,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
             give = found["enough"] or time.monotonic() >= due
         else:  # or a filter that matches seldom would be left behind by the ring
             give = passed or target is not None
+            self._clear = {"epoch": start["epoch"], "seq": found["to"]}
         if not give or end == start["seq"]:
             return start
         self._last = time.monotonic()

@@ -274,7 +274,11 @@ class MsgpackDoorTests(WithServer):
         self.assertLess(max(counts) - min(counts), 10)
 
     def test_as_fast_as_they_can(self) -> None:
-        found = rtmb("test-client", "--address", self.address, "--duration", "1.5s", "--json")
+        # A broker of its own: what it has not dealt with yet would reach the other tests' clients.
+        with BrokerProcess() as broker:
+            port = broker.expect_log(r"msgpack door: \S*?:(\d+)")[1].decode()
+            address = f"127.0.0.1:{port}"
+            found = rtmb("test-client", "--address", address, "--duration", "1.5s", "--json")
         self.assertEqual(found.returncode, 0, found)
         self.assertGreater(json.loads(found.stdout)["published"], 5000)
 

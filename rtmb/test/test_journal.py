@@ -16,6 +16,7 @@ from twisted.web.server import Request, Site
 
 from rtmb import frames
 from rtmb.auth import ANYONE, Rule, User
+from rtmb.config import SettingsError
 from rtmb.doors.journal import journaling
 from rtmb.journal import MOST_LEASES, Journal, LeaseError, Repeats
 from rtmb.message import Message
@@ -735,6 +736,9 @@ class HttpTests(SynchronousTestCase):
         self.assertIn("--journal", said["error"]["message"])
         status, said = http.call("POST", "/journal/publish", batch(["o"], [b"1"]))
         self.assertEqual((status, said["published"]), (200, 1))
+
+    def test_a_pattern_that_is_none(self) -> None:
+        self.assertRaises(SettingsError, Http, journal=("a..b",))
 
     def test_calls_one_after_another(self) -> None:
         """Several calls may be under way; they are answered in their order."""
