@@ -9,7 +9,7 @@ from typing import IO, Any
 import msgspec
 from twisted.logger import ILogObserver, LogEvent, formatEvent
 from twisted.python.failure import Failure
-from zope.interface import provider
+from zope.interface import directlyProvides
 
 #: What Twisted adds to an event for itself.
 _TWISTED = frozenset(("format", "isError", "message", "system", "time", "why", "failure"))
@@ -21,7 +21,6 @@ def json_observer(out: IO[Any]) -> Callable[[LogEvent], None]:
     """An observer that writes ``{"time", "level", "logger", "message", …}``: the finished message,
     and beside it the facts that it was made from."""
 
-    @provider(ILogObserver)
     def observe(event: LogEvent) -> None:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(event.get("log_time", 0.0), UTC).isoformat(),
@@ -38,4 +37,5 @@ def json_observer(out: IO[Any]) -> Callable[[LogEvent], None]:
         out.write(_encode(line).decode("utf-8", "replace") + "\n")
         out.flush()
 
+    directlyProvides(observe, ILogObserver)
     return observe

@@ -6,7 +6,8 @@ door a message passes exactly. Between them:
 - value to bytes: bytes as they are, text as UTF-8, anything else as JSON;
 - bytes to value: what parses as JSON becomes that value, else UTF-8 text, else bytes.
 
-The other form is made when first asked for and kept.
+What is kept of a message is always its bytes: Python's objects can take fifty times as much, and
+the history counts bytes. A value is made anew each time it is asked for.
 """
 
 from __future__ import annotations
@@ -69,11 +70,9 @@ def to_value(payload: bytes) -> Any:
 
 
 class Message:
-    """What was published: a subject, a payload in one form or both, and what came with it."""
+    """What was published: a subject, a payload or a value, and what came with it."""
 
-    __slots__ = (
-        "_payload", "_size", "_value", "door", "headers", "packed", "reply", "subject", "time"
-    )  # fmt: skip
+    __slots__ = ("_form", "_payload", "_size", "door", "headers", "reply", "subject", "time")
 
     def __init__(
         self,
@@ -86,11 +85,14 @@ class Message:
         time: float = 0.0,
         door: str = "",
         size: int | None = None,
-        packed: bytes | None = None,
     ) -> None:
         self.subject = subject
-        self._payload = payload if payload is not None or value is not _ABSENT else b""
-        self._value = value
+        self._payload = payload
+        #: What the value was, where the bytes do not tell: the text ``12``, not the number.
+        self._form: type | None = None
+        if value is not _ABSENT:
+            self._payload = to_bytes(value)
+            self._form = type(value) if isinstance(value, (bytes, str)) else None
         self.reply = reply
         #: The header block as it stands on the wire (``NATS/1.0\\r\\n…\\r\\n\\r\\n``), or None.
         self.headers = headers
@@ -98,8 +100,6 @@ class Message:
         self.time = time
         #: The door it came in by.
         self.door = door
-        #: The message as it stands on the msgpack door's wire, once someone there needed it.
-        self.packed = packed
         self._size = size
 
     @property
@@ -111,15 +111,13 @@ class Message:
 
     @property
     def payload(self) -> bytes:
-        if self._payload is None:
-            self._payload = to_bytes(self._value)
-        return self._payload
+        return self._payload or b""
 
     @property
     def value(self) -> Any:
-        if self._value is _ABSENT:
-            self._value = to_value(self._payload or b"")
-        return self._value
+        if self._form is str:
+            return self.payload.decode("utf-8", "surrogateescape")
+        return self.payload if self._form is bytes else to_value(self.payload)
 
     def __len__(self) -> int:
         return self.size

@@ -99,15 +99,14 @@ def topic_end(packed: bytes) -> int:
 
 
 class PackedMessage(Message):
-    """A message that came by this door. Its value is made when another door asks, and not kept:
-    Python's objects can take fifty times the bytes that the history counts."""
+    """A message that came by this door: what is kept is the bytes that came."""
 
-    __slots__ = ("_start",)
-    packed: bytes
+    __slots__ = ("_start", "packed")
 
     def __init__(self, topic: str, packed: bytes, start: int) -> None:
-        super().__init__(topic, value=None, door=DOOR, size=len(packed) - start, packed=packed)
-        self._start = start
+        super().__init__(topic, door=DOOR, size=len(packed) - start)
+        #: ``[topic, value]``, and where the value begins.
+        self.packed, self._start = packed, start
 
     @property
     def value(self) -> Any:
@@ -115,7 +114,7 @@ class PackedMessage(Message):
 
     @property
     def payload(self) -> bytes:
-        if self._payload is None:
+        if self._payload is None:  # once for all the byte doors' clients
             self._payload = to_bytes(self.value)
         return self._payload
 
@@ -158,14 +157,15 @@ def _nested_too_deep(raw: bytes, value: Any) -> bool:
 
 def pack(message: Message) -> bytes:
     """A message of any door as it goes to the clients of this one."""
-    if message.packed is None:
-        topic = message.subject.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(message, PackedMessage):
+        return message.packed
+    topic = message.subject.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    try:
+        packed: bytes = msgpack.packb([topic, message.value])
+    except (ValueError, OverflowError, TypeError):  # too large a number, too deep
         try:
-            message.packed = msgpack.packb([topic, message.value])
-        except (ValueError, OverflowError, TypeError):  # too large a number, too deep
-            try:
-                text: str | bytes = message.payload.decode("utf-8")
-            except UnicodeDecodeError:
-                text = message.payload
-            message.packed = msgpack.packb([topic, text])
-    return message.packed
+            text: str | bytes = message.payload.decode("utf-8")
+        except UnicodeDecodeError:
+            text = message.payload
+        packed = msgpack.packb([topic, text])
+    return packed

@@ -288,11 +288,11 @@ class BulkReceiver(LineReceiver):
                 route = subject.route
             else:
                 start_of_tail = find_back(b" ", pos, eol) + 1
-                subject = subjects(data[pos:start_of_tail])
+                found = subjects(data[pos:start_of_tail])
                 size = sizes(data[start_of_tail:eol], -1)
-                if subject is None or size < 0:
+                if found is None or size < 0:
                     break
-                route = subject.route
+                subject, route = found, found.route
                 if len(self.lines) < LINE_CACHE and route.live:
                     self.lines[data[pos:eol]] = Line(data[pos:eol], size, subject)
             end = eol + size + 3

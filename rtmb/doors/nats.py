@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ PAUSE = 0.01
 _LINGER = 5.0
 #: The first byte of a TLS handshake.
 _TLS_HELLO = 0x16
+_MSG_LINE = re.compile(rb"(?:^|\n)H?MSG (\S+) ")
 #: What a reply must not be: the hub would answer it, or nobody can hear it.
 _RESERVED = ("$LAST.", "$REPLAY.", "_R_.")
 
@@ -488,7 +490,8 @@ class NatsProtocol(BulkReceiver):
     def _overflowed(self, last: bytes) -> None:
         if self.closed_reason:
             return
-        subject = wire.from_wire(last.split(b" ", 2)[1]) if last[:1] in (b"M", b"H") else "?"
+        found = _MSG_LINE.search(last)  # not always at its start: a part may have been sent
+        subject = wire.from_wire(found[1]) if found is not None else "?"
         self.closed_reason = "slow consumer"
         self.factory.system.slow(self, "close", subject, self.outbox.pending)
         self.abort()

@@ -53,9 +53,9 @@ class ConversionTests(SynchronousTestCase):
         to_value(payload)
 
     def test_both_forms_are_exact_within_their_kind(self) -> None:
-        """A message keeps the form it came in."""
-        value = {1: b"x", "deep": [{"n": None}]}
-        self.assertIs(Message("a", value=value).value, value)
+        """A message keeps the form it came in, text that looks like a number among them."""
+        for value in ({"deep": [{"n": None}]}, "12", "null", b"12", b"\xff", 12, "\udcff", ""):
+            self.assertEqual(Message("a", value=value).value, value)
         self.assertEqual(Message("a", b"\x00\xff").payload, b"\x00\xff")
         self.assertEqual(Message("a").payload, b"")
         self.assertIsNone(Message("a", value=None).value)

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -229,7 +230,7 @@ class OnceTests(SinkCase):
             moment = chance.uniform(0, 2.5)
             try:
                 driver.process.wait(moment)
-            except Exception:
+            except subprocess.TimeoutExpired:
                 driver.kill()
             else:
                 self.fail(f"the driver ended by itself: {driver.log()[-2000:]}")
