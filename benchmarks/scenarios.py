@@ -301,6 +301,16 @@ SCENARIOS = (
         "queue-4", Flow("queue group of 4, 128 B", partial(same, 128), subscribers=4, queue="q")
     ),
     flow_scenario(
+        "queue-4-in-turn",
+        Flow(
+            "queue group of 4, 8 subjects in turn, 128 B",
+            partial(in_turn, 8, 128),
+            subscribers=4,
+            pattern="bench.*",
+            queue="q",
+        ),
+    ),
+    flow_scenario(
         "journal",
         Flow("1→1, 128 B, journaled", partial(same, 128, JOURNALED), pattern=JOURNALED),
     ),

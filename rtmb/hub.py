@@ -264,16 +264,17 @@ class Hub:
     def settle(self, route: Route) -> None:
         """Bring what the bulk walk counted on a route to where it belongs."""
         hits, size = route.hits, route.bytes
-        if not hits:
-            return
         route.hits = route.bytes = 0
         topic = self.history.get(route.subject)
-        if topic is not None:
+        if hits and topic is not None:
             topic.messages += hits
             topic.bytes += size
             self.history.used(topic)
         for subscription in route.bulk:
             self.count_out(subscription, hits, size)
+        for share in route.shares:
+            self.count_out(share.subscription, share.hits, share.bytes)
+            share.hits = share.bytes = 0
 
     def settle_all(self) -> None:
         for route in self.trie.cached():

@@ -158,11 +158,21 @@ class QueueGroup:
         return fallback
 
 
+class Share:
+    """What one member of a queue group got of a route since `Hub.settle` last looked."""
+
+    __slots__ = ("bytes", "hits", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.hits = self.bytes = 0
+
+
 class Route:
     """Who receives one subject. Never changed once made, but for its counters: when subscriptions
     change it is dropped whole (`live` becomes False) and another is made."""
 
-    __slots__ = ("bulk", "bytes", "groups", "hits", "live", "plain", "plan", "subject")
+    __slots__ = ("bulk", "bytes", "groups", "hits", "live", "plain", "plan", "shares", "subject")
 
     def __init__(
         self, subject: str, plain: tuple[Subscription, ...], groups: tuple[QueueGroup, ...]
@@ -177,6 +187,8 @@ class Route:
         #: messages and bytes that each of them got since `Hub.settle` last looked.
         self.bulk: tuple[Subscription, ...] = ()
         self.hits = self.bytes = 0
+        #: The same for members of queue groups, who do not all get the same.
+        self.shares: tuple[Share, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.plain or self.groups)

@@ -5,10 +5,9 @@ more of the calls.
 |---|---|
 | ``GET /journal?from=&to=&subject=&partition=i/n&limit=`` | messages, as `rtmb.frames` |
 | ``GET /journal/position?at=earliest`` or ``latest``, or ``time=`` | where to begin |
-| ``GET /journal/wait?from=&subject=&messages=&bytes=&least=&timeout=`` | how far to read; \
-waits for news |
-| ``PUT /journal/leases/{consumer}`` ``{"position", "ttl"}``, ``DELETE`` | keep others informed |
-| ``POST /journal/publish`` | messages in, each id once |
+| ``GET /journal/wait?from=&subject=&messages=&bytes=&least=&timeout=`` | how far to read |
+| ``PUT /journal/leases/{consumer}`` ``{"position", "ttl"}``, ``DELETE`` | how far behind that is |
+| ``POST /journal/publish`` | how many messages were new |
 | ``GET /journalz`` | all of it for people |
 
 Whoever asks has been let in already: the user is `request.rtmb_user`.
@@ -364,6 +363,8 @@ class Publish(Call):
     and header blocks, each as offsets and bytes; and ids likewise, or ``source`` and ``first`` for
     ids that count up. All is looked at before anything is published."""
 
+    log = Logger()
+
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.repeats = Repeats(broker.settings.dedup_window, broker.reactor.seconds)
@@ -375,11 +376,17 @@ class Publish(Call):
         except (frames.FrameError, KeyError, TypeError, ValueError, IndexError) as error:
             raise bad(f"not a body of messages: {error}") from None
         self.repeats.tick()
-        hub, published = self.broker.hub, 0
+        hub, published, forgotten = self.broker.hub, 0, self.repeats.forgotten
         for name, number, message in messages:
             if self.repeats.fresh(name, number):
                 hub.deliver(message)
                 published += 1
+        if self.repeats.forgotten > forgotten:
+            self.log.warn(
+                "too many message ids: {count} were forgotten before {window} seconds were over",
+                count=self.repeats.forgotten - forgotten,
+                window=self.repeats.window,
+            )
         told = {"published": published, "duplicates": len(messages) - published}
         if hub.flush():
             self.broker.reactor.callLater(_PAUSE, self._late, request, told)
