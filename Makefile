@@ -1,6 +1,6 @@
 # make run     start the broker (ARGS="--port 0" passes more options)
 # make test    everything that must hold: ruff, mypy, pytest, trial
-# make bench   measure beside nats-server (ARGS="--quick")
+# make bench   measure beside nats-server (ARGS="--quick"); docs/performance.md has the others
 # make clean   remove what the others made
 #
 # All is kept in .venv here; set PYTHON to choose another interpreter.
@@ -25,7 +25,7 @@ test: $(VENV)/.installed-test programs
 	$(BIN)/mypy
 	REQUIRE_ALL_TESTS=1 $(BIN)/python -m pytest $(ARGS)
 	rm -rf $(VENV)/trial && mkdir $(VENV)/trial
-	cd $(VENV)/trial && ../bin/trial rtmb
+	cd $(VENV)/trial && SKIP_SLOW_TESTS=1 ../bin/trial rtmb
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -48,13 +48,14 @@ $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 
 $(VENV)/.installed-test: $(SOURCES) | $(BIN)/python
 	rm -rf build
-	$(BIN)/python -m pip install -q '.[test]'
+	$(BIN)/python -m pip install -q '.[test,spark]'
 	@touch $@ $(VENV)/.installed
 
 # The programs that the tests talk to the broker with.
 programs:
 	@missing=; \
-	for pair in telnet:telnet nc:netcat-openbsd node:nodejs npm:npm; do \
+	for pair in telnet:telnet nc:netcat-openbsd node:nodejs npm:npm curl:curl \
+		java:openjdk-17-jre-headless chromium:chromium chromedriver:chromium-driver; do \
 		command -v $${pair%%:*} >/dev/null 2>&1 || missing="$$missing $${pair##*:}"; \
 	done; \
 	if [ -z "$$missing" ]; then :; \

@@ -35,6 +35,7 @@ __all__ = [
     "Typist",
     "environment",
     "need",
+    "slow",
     "twistd",
 ]
 
@@ -49,6 +50,12 @@ def need(test: unittest.TestCase, there: object, reason: str) -> None:
     if os.environ.get("REQUIRE_ALL_TESTS") == "1":
         test.fail(reason)
     test.skipTest(reason)
+
+
+def slow(test: unittest.TestCase) -> None:
+    """The test needs a browser, Spark or minutes: it is skipped with SKIP_SLOW_TESTS=1."""
+    if os.environ.get("SKIP_SLOW_TESTS") == "1":
+        test.skipTest("slow")
 
 
 def twistd(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.test.processes import BrokerProcess, RawClient, environment, need
+from rtmb.test.processes import BrokerProcess, RawClient, environment, need, slow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,7 @@ _shared: list[SparkSession] = []
 
 def session(test: unittest.TestCase) -> SparkSession:
     """The session that all tests share; the test is skipped where there is no Spark."""
+    slow(test)
     try:
         from rtmb.spark.jobs import session as sessions
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rtmb.test.processes import PATIENCE, BrokerProcess, RawClient, need
+from rtmb.test.processes import PATIENCE, BrokerProcess, RawClient, need, slow
 
 try:
     from selenium import webdriver
@@ -55,6 +55,7 @@ class PageCase(unittest.TestCase):
     api_key = ""
 
     def setUp(self) -> None:
+        slow(self)
         need(self, webdriver and CHROMIUM and DRIVER, "no Chromium, chromedriver or selenium")
         profile = Path(tempfile.mkdtemp(prefix="chromium-"))
         self.addCleanup(shutil.rmtree, profile, ignore_errors=True)
