@@ -9,7 +9,7 @@ RUN pip install --no-cache-dir /src && rm -rf /src \
 USER rtmb
 WORKDIR /tmp
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-EXPOSE 4222
+EXPOSE 4222 8080 36912
 
 # The broker speaks first: the beginning of INFO is proof of life. (With --tls-first, or another
 # port, give your own check.)

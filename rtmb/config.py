@@ -252,11 +252,15 @@ def _access(path: str, table: Any) -> Access:
         raise SettingsError(f"{path}: {error}") from None
 
 
+#: Variables that are no options: where the file is, and where the `rtmb` command finds a broker.
+_NO_OPTIONS = ("RTMB_CONFIG", "RTMB_HTTP")
+
+
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """The settings that `RTMB_…` variables give."""
     found: dict[str, Any] = {}
     for variable, value in environment.items():
-        if not variable.startswith("RTMB_") or variable == "RTMB_CONFIG":
+        if not variable.startswith("RTMB_") or variable in _NO_OPTIONS:
             continue
         name = variable.removeprefix("RTMB_").lower()
         if name not in FIELDS:
