@@ -67,6 +67,7 @@ class Connection:
         self._pongs_owed = 0
         self.send(b"CONNECT %b\r\n" % json.dumps({**CONNECT, **(credentials or {})}).encode())
         self.flush()
+        self.flush()  # nats-server may send another INFO behind the first PONG
 
     def close(self) -> None:
         self.socket.close()
