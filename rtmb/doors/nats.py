@@ -131,6 +131,9 @@ class NatsProtocol(BulkReceiver):
         if len(self.factory.clients) >= settings.max_connections:
             self.close("maximum connections exceeded")
             return
+        if self.factory.lame_duck:  # It came over the WebSocket, which still listens.
+            self.close(reason="lame duck mode")
+            return
         self.cid = self.hub.join(self)
         self.factory.clients[self.cid] = self
         self.name = f"{self.host}:{self.port} - cid:{self.cid}"
@@ -750,8 +753,8 @@ class NatsService(Listener):
         return self.factory.close_all(self.factory.settings.drain_timeout)
 
     def enter_lame_duck(self, grace: float) -> Deferred[None]:
-        self.stop_accepting()
-        return self.factory.start_lame_duck(grace)
+        """A client that is told may come back at once: by then nobody listens."""
+        return self.stop_accepting().addCallback(lambda _: self.factory.start_lame_duck(grace))
 
     def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
         self.factory.reload(settings, authenticator)

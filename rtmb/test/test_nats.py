@@ -608,6 +608,8 @@ class EndTests(SynchronousTestCase):
         done = broker.broker.lame_duck()
         self.assertIn(b'"ldm":true', told.heard())
         self.assertEqual(untold.heard(), b"")
+        late = broker.connect()
+        self.assertEqual((late.closed, late.heard()), (True, b""))
         broker.clock.advance(5)
         self.assertEqual([told.closed, untold.closed], [True, False])
         broker.clock.advance(5)
