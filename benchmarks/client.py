@@ -116,6 +116,9 @@ async def rtmb_request(url: str, count: int, payload: bytes) -> float:
 
 # nats-py
 
+#: It drops what comes while it is behind, unless it is told not to.
+NO_LIMITS: dict[str, Any] = {"pending_msgs_limit": 0, "pending_bytes_limit": 0}
+
 
 async def nats_publish(url: str, count: int, payload: bytes) -> float:
     client = await nats.connect(url)
@@ -136,7 +139,7 @@ async def nats_callback(url: str, count: int, payload: bytes) -> float:
     async def receive(message: Any) -> None:
         watch.count()
 
-    await client.subscribe("bench", cb=receive, pending_msgs_limit=count + 1)
+    await client.subscribe("bench", cb=receive, **NO_LIMITS)
     await client.flush()
     ready()
     await done.wait()
@@ -146,7 +149,7 @@ async def nats_callback(url: str, count: int, payload: bytes) -> float:
 
 async def nats_loop(url: str, count: int, payload: bytes) -> float:
     client = await nats.connect(url)
-    subscription = await client.subscribe("bench", pending_msgs_limit=count + 1)
+    subscription = await client.subscribe("bench", **NO_LIMITS)
     watch = Stopwatch(count, lambda: None)
     await client.flush()
     ready()

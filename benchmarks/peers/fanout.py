@@ -45,22 +45,24 @@ async def ws(request: web.Request) -> web.WebSocketResponse:
     socket = web.WebSocketResponse()
     await socket.prepare(request)
     mine: set[str] = set()
-    async for frame in socket:
-        if frame.type != WSMsgType.TEXT:
-            continue
-        command = json.loads(frame.data)
-        topic = command["topic"]
-        ack = {"type": "ack", "topic": topic, "status": "ok", "ts": now()}
-        if command["type"] == "subscribe":
-            mine.add(topic)
-            sockets[topic].add(socket)
-            await socket.send_str(json.dumps(ack))
-        else:
-            message = {"id": str(uuid.uuid4()), **command["message"]}
-            await socket.send_str(json.dumps(ack))
-            await publish(topic, message)
-    for topic in mine:
-        sockets[topic].discard(socket)
+    try:
+        async for frame in socket:
+            if frame.type != WSMsgType.TEXT:
+                continue
+            command = json.loads(frame.data)
+            topic = command["topic"]
+            ack = {"type": "ack", "topic": topic, "status": "ok", "ts": now()}
+            if command["type"] == "subscribe":
+                mine.add(topic)
+                sockets[topic].add(socket)
+                await socket.send_str(json.dumps(ack))
+            else:
+                message = {"id": str(uuid.uuid4()), **command["message"]}
+                await socket.send_str(json.dumps(ack))
+                await publish(topic, message)
+    finally:  # also when it is cancelled, because the client left
+        for topic in mine:
+            sockets[topic].discard(socket)
     return socket
 
 

@@ -4,12 +4,13 @@
 there yet is raw mode. `LineReceiver`'s own loop copies the rest of the buffer for each line, so
 `dataReceived` here walks the chunk with an offset instead, and in front of it goes the walk proper:
 
-- A ``PUB`` line seen before is one dictionary hit to a `Line`: the size, and the route with, for
-  each subscriber, the ready start of its ``MSG`` line. A known subject with another size is two
-  hits. From the size on, ``PUB`` and ``MSG`` are
-  the same bytes, so a message is passed on as one slice. (benchmark: 1,000 subjects)
+- A ``PUB`` line is two dictionary hits: its start, ``PUB subject ``, is a `Known` with the route
+  and, for each subscriber, the ready start of its ``MSG`` line; and its size. Lines that come again
+  and again are one hit. From the size on, ``PUB`` and ``MSG`` are the same bytes, so a message is
+  passed on as one slice, its tail. (benchmark: 1,000 subjects)
 - A line that repeats is a run: a regular expression finds how far it goes, one `split` takes it
-  apart and one `join` for each subscriber puts it together again. (benchmarks: 1→1, 1→8, publish)
+  apart into tails and one `join` for each subscriber puts it together again. (benchmarks: 1→1, 1→8,
+  publish)
 - Everything else leaves the walk and takes the plain path, which is all that `bulk = False` has.
 
 What the walk may skip, it has checked before: a line enters the cache when the plain path has
@@ -30,10 +31,15 @@ from rtmb.interfaces import ISubscriber
 from rtmb.message import Message
 from rtmb.subjects import QueueGroup, Route, Share, Subscription
 
-#: How many ``PUB`` lines are kept ready: about 300 bytes each.
-LINE_CACHE = 65_536
+#: How many subjects, and how many sizes, are kept ready: about 300 bytes each.
+SUBJECT_CACHE = 65_536
+#: How many whole lines are kept ready. More would not stay in the processor's cache, and there a
+#: line is slower to find than its subject and its size (benchmark: 1,000 subjects).
+LINE_CACHE = 2048
 #: With fewer messages than this a run costs more than it saves.
 _RUN = 4
+#: Of messages larger than this, copying costs more than taking them one by one.
+_RUN_SIZE = 4096
 #: The most that is put together before it is sent, so that many subscribers of one burst do not
 #: need many times its memory: bytes of runs, and pieces (a slot in a list each) of other messages.
 _SPREAD = 16 << 20
@@ -43,32 +49,20 @@ _WIDE = 64
 
 
 class Known:
-    """A subject that was seen before: its key among the lines is ``PUB subject ``, so far."""
+    """A subject that was seen before: its key is the ``PUB`` line up to the size."""
 
-    __slots__ = ("keep", "keep_time", "route", "topic")
+    __slots__ = ("keep", "keep_time", "route", "run", "run_size", "start", "topic")
 
-    def __init__(self, route: Route, topic: Topic) -> None:
+    def __init__(self, start: bytes, route: Route, topic: Topic) -> None:
+        self.start = start
         self.route = route
         self.topic = topic
         #: Two calls that keep a message.
         self.keep, self.keep_time = topic.ring.append, topic.times.append
-
-
-class Line:
-    """A whole ``PUB`` line that was seen before."""
-
-    __slots__ = ("head", "known", "pattern", "size", "size_line", "tail")
-
-    def __init__(self, line: bytes, size: int, known: Known) -> None:
-        self.known = known
-        self.size = size
-        self.size_line = b"%d\r\n" % size
-        #: From the start of the line to its size.
-        self.tail = len(line) + 1 - len(self.size_line)
-        self.head = line + b"\n"
-        #: Finds a run of this line; None until it is needed, False when runs do not pay: payloads
-        #: hold the line itself.
-        self.pattern: re.Pattern[bytes] | bool | None = None
+        #: Finds a run of messages of `run_size` bytes. That is -1 until there was one, and more
+        #: than any size when runs do not pay: payloads hold the start of the line.
+        self.run: re.Pattern[bytes] | None = None
+        self.run_size = -1
 
 
 class Member(Share):
@@ -145,12 +139,13 @@ class BulkReceiver(LineReceiver):
     door: str
     #: Where messages for this client are collected.
     batch: list[bytes]
-    #: The lines that this client may publish in bulk; shared by all who may do the same.
-    lines: dict[bytes, Line]
-    #: The same for the beginnings of lines, up to the size.
+    #: The subjects that this client may publish on in bulk, by the start of their lines, ``PUB
+    #: subject ``; shared by all who may do the same.
     subjects: dict[bytes, Known]
     #: Sizes as lines end in them, ``128\r``, that are written plainly and not too large.
     sizes: dict[bytes, int]
+    #: Whole lines: the subject, the size, and where in the line that stands.
+    lines: dict[bytes, tuple[Known, int, int]]
     #: Set when the connection is to close: whatever else comes is not read.
     done = False
     #: When something last came from this client.
@@ -272,68 +267,77 @@ class BulkReceiver(LineReceiver):
     def _remember_line(self, line: bytes, publication: wire.Publication) -> None:
         """Let the walk have this line, if it is written the way the walk passes it on."""
         subject, reply, _, size = publication[:4]
-        if reply is None and line == b"PUB %b %d\r" % (subject, size):
-            hub, name = self.hub, wire.from_wire(subject)
-            topic, route = hub.history.get(name), hub.trie.ready(name)
-            if topic is not None and route is not None:
-                self.forget_lines_if_full()
-                known = Known(route, topic)
-                self.subjects[b"PUB %b " % subject] = known
-                self.sizes[b"%d\r" % size] = size
+        if reply is not None or line != b"PUB %b %d\r" % (subject, size):
+            return
+        start, end = b"PUB %b " % subject, b"%d\r" % size
+        known = self.subjects.get(start)
+        if known is not None and known.route.live and end in self.sizes:
+            return
+        hub, name = self.hub, wire.from_wire(subject)
+        topic, route = hub.history.get(name), hub.trie.ready(name)
+        if topic is not None and route is not None:
+            self.forget_if_full()
+            self.subjects[start] = Known(start, route, topic)
+            self.sizes[end] = size
 
-    def forget_lines_if_full(self) -> None:
+    def forget_if_full(self) -> None:
         """Begin anew when most of what is kept may be of no more use. Only now and then: traffic
         with more lines than that does better with a part of them than with none."""
-        for cache in (self.lines, self.subjects, self.sizes):
-            if len(cache) >= LINE_CACHE:
+        for cache in (self.subjects, self.sizes):
+            if len(cache) >= SUBJECT_CACHE:
                 cache.clear()
+        if len(self.lines) >= LINE_CACHE:
+            self.lines.clear()
 
     # The walk
 
     def _walk(self, data: bytes, pos: int) -> int:
         """Publish as long as the lines are known and the messages are whole; returns where to go
         on. It does what `Hub.deliver` does, in bulk."""
-        find, known, awake, now = data.find, self.lines.get, self.hub.awake, self.last_input
-        find_back, subjects, sizes = data.rfind, self.subjects.get, self.sizes.get
+        find, find_back, awake, now = data.find, data.rfind, self.hub.awake, self.last_input
+        subjects, sizes, lines = self.subjects.get, self.sizes.get, self.lines.get
+        by_line = True
         end_of_data = len(data)
-        messages = total = in_runs = kept = spread = 0
-        before: Line | None = None
+        messages = total = in_runs = kept = spread = size_before = 0
+        before: Known | None = None
         while True:
             eol = find(b"\n", pos)
             if eol < 0:
                 break
-            line = known(data[pos:eol])
-            if line is not None:
-                subject, size, start_of_tail = line.known, line.size, line.tail + pos
-                route = subject.route
+            if by_line and (line := lines(data[pos:eol])) is not None:
+                subject, size, start_of_tail = line
+                start_of_tail += pos
             else:
                 start_of_tail = find_back(b" ", pos, eol) + 1
-                found = subjects(data[pos:start_of_tail])
+                known = subjects(data[pos:start_of_tail])
                 size = sizes(data[start_of_tail:eol], -1)
-                if found is None or size < 0:
+                if known is None or size < 0:
                     break
-                subject, route = found, found.route
-                if len(self.lines) < LINE_CACHE and route.live:
-                    self.lines[data[pos:eol]] = Line(data[pos:eol], size, subject)
+                subject = known
+                if by_line:
+                    by_line = len(self.lines) < LINE_CACHE  # or these lines are too many for it
+                    if by_line:
+                        self.lines[data[pos:eol]] = subject, size, start_of_tail - pos
             end = eol + size + 3
             if end > end_of_data or data[end - 1] != 10 or data[end - 2] != 13:
                 break
+            route = subject.route
             if not route.live:
+                self.subjects.pop(subject.start, None)
                 self.lines.pop(data[pos:eol], None)
-                self.subjects.pop(data[pos:start_of_tail], None)
                 break
             plan: Plan = route.plan or Plan(route, self.hub)  # type: ignore[assignment]
-            if line is not None and line is before and plan.runs and line.pattern is not False:
-                count = self._run(line, plan, data, pos)
+            if subject is before and size == size_before and size <= _RUN_SIZE and plan.runs:
+                count = self._run(subject, size, plan, data, pos, end - pos)
                 if count:
                     messages += count
-                    total += count * line.size
+                    total += count * size
                     in_runs += count
                     kept += min(count, self.hub.history.depth) * (size + MESSAGE_COST)
                     pos += count * (end - pos)
                     before = None
                     continue
-            before = line
+            before, size_before = subject, size
             tail = data[start_of_tail:end]
             subject.keep(tail)
             subject.keep_time(now)
@@ -360,64 +364,66 @@ class BulkReceiver(LineReceiver):
             self.hub.remembered(kept + (messages - in_runs) * MESSAGE_COST)
         return pos
 
-    def _run(self, line: Line, plan: Plan, data: bytes, pos: int) -> int:
+    def _run(self, known: Known, size: int, plan: Plan, data: bytes, pos: int, stride: int) -> int:
         """Publish a run of one line at once; returns how many messages it had, or 0 if it is too
         short to be worth it."""
-        stride = len(line.head) + line.size + 2
-        if line.pattern is None:
-            whole = re.escape(line.head) + b".{%d}\r\n" % line.size
-            line.pattern = re.compile(b"(?s:" + whole + b")++")
-        assert isinstance(line.pattern, re.Pattern)
+        start_of_line = known.start
+        if known.run_size != size:
+            if known.run_size > _RUN_SIZE:
+                return 0
+            known.run_size = size
+            whole = re.escape(start_of_line) + b"%d\r\n.{%d}\r\n" % (size, size)
+            known.run = re.compile(b"(?s:" + whole + b")++")
+        assert known.run is not None
         most = max(_RUN, _SPREAD // (stride * (len(plan.wire) or 1)))
-        found = line.pattern.match(data, pos, pos + most * stride)
+        found = known.run.match(data, pos, pos + most * stride)
         count = (found.end() - pos) // stride if found is not None else 0
         if count < _RUN:
             return 0
-        # The head holds one line feed, at its end, so it cannot overlap itself: if it is found as
-        # often as there are messages, it is found nowhere but at their starts.
-        parts = data[pos : pos + count * stride].split(line.head)
-        if len(parts) != count + 1:
-            line.pattern = False
+        # The start of a line holds no line feed, so no find of it reaches from one message into
+        # the next: if it is found as often as there are messages, it is found nowhere but at
+        # their starts.
+        tails = data[pos : pos + count * stride].split(start_of_line)
+        if len(tails) != count + 1:
+            known.run_size = _RUN_SIZE + 1
             return 0
-        size_line, now, awake = line.size_line, self.last_input, self.hub.awake
-        newest = parts[max(1, len(parts) - self.hub.history.depth) :]
-        line.known.topic.ring.extend([size_line + part for part in newest])
-        line.known.topic.times.extend([now] * len(newest))
-        route = line.known.route
+        awake, topic, route = self.hub.awake, known.topic, known.route
+        newest = tails[max(1, len(tails) - self.hub.history.depth) :]
+        topic.ring.extend(newest)
+        topic.times.extend([self.last_input] * len(newest))
         if plan.journal is not None:
             self._noted += [route.subject] * count
-            self._noted_tails += [size_line + part for part in parts[1:]]
+            self._noted_tails += tails[1:]
         route.hits += count
-        route.bytes += count * line.size
+        route.bytes += count * size
         for batch, start, subscriber in plan.wire:
             if not batch:
                 awake.append(subscriber)
-            batch.append((start + size_line).join(parts))
+            batch.append(start.join(tails))
         for group, members in plan.groups:
-            self._run_to_group(group, members, line, parts)
+            self._run_to_group(group, members, tails, size)
         if len(plan.wire) * count * stride > _SPREAD // 2:
             self.behind += self.hub.flush()
         return count
 
     def _run_to_group(
-        self, group: QueueGroup, members: tuple[Member, ...], line: Line, parts: list[bytes]
+        self, group: QueueGroup, members: tuple[Member, ...], tails: list[bytes], size: int
     ) -> None:
         """Deal a run out to the members of a queue group, in turn."""
-        n, size_line = len(members), line.size_line
+        n = len(members)
         if any(m.subscriber.stalled for m in members):
-            for part in parts[1:]:
-                self._deal(group, members, size_line + part, line.size)
+            for tail in tails[1:]:
+                self._deal(group, members, tail, size)
             return
-        for step in range(min(n, len(parts) - 1)):
+        for step in range(min(n, len(tails) - 1)):
             member = members[(group.turn + step) % n]
-            share = parts[1 + step :: n]
+            share = tails[1 + step :: n]
             if not member.batch:
                 self.hub.awake.append(member.subscriber)
-            start = member.start + size_line
-            member.batch.append(start + start.join(share))
+            member.batch.append(member.start + member.start.join(share))
             member.hits += len(share)
-            member.bytes += len(share) * line.size
-        group.turn = (group.turn + len(parts) - 1) % n
+            member.bytes += len(share) * size
+        group.turn = (group.turn + len(tails) - 1) % n
 
     def _deliver_one(self, plan: Plan, route: Route, tail: bytes, size: int) -> None:
         """Deliver one message to those who do not just get the bytes."""

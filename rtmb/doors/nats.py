@@ -28,7 +28,7 @@ from zope.interface import implementer
 from rtmb import __version__, wire
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings
-from rtmb.doors.bulk import BulkReceiver, Known, Line
+from rtmb.doors.bulk import BulkReceiver, Known
 from rtmb.doors.listener import Listener
 from rtmb.doors.outbox import Outbox
 from rtmb.hub import INBOX, split_past
@@ -524,7 +524,7 @@ class NatsProtocol(BulkReceiver):
 
     def tick(self, now: float) -> None:
         """Called every second or so: PING who was silent, close who does not answer."""
-        self.forget_lines_if_full()
+        self.forget_if_full()
         if now < self._next_ping or self.done:
             return
         interval = self.settings.ping_interval
@@ -627,7 +627,7 @@ class NatsFactory(ServerFactory):
         self.host, self.port = self.settings.interface, self.settings.port
         self.clients: dict[int, NatsProtocol] = {}
         #: What the bulk walk knows of lines, for all clients that may publish anything.
-        self.lines: dict[bytes, Line] = {}
+        self.lines: dict[bytes, tuple[Known, int, int]] = {}
         self.subjects: dict[bytes, Known] = {}
         self.sizes: dict[bytes, int] = {}
         self.lame_duck = False

@@ -116,6 +116,7 @@ class EquivalenceTests(SynchronousTestCase):
 class WalkTests(SynchronousTestCase):
     def test_lines_are_bounded(self) -> None:
         self.patch(bulk, "LINE_CACHE", 10)
+        self.patch(bulk, "SUBJECT_CACHE", 10)
         broker = MemoryBroker()
         peer = broker.connect()
         for i in range(50):
@@ -139,8 +140,16 @@ class WalkTests(SynchronousTestCase):
         broker = MemoryBroker()
         peer = broker.connect()
         peer.send(pub(b"a", b"PUB a 9\r\n") * 10)
-        (line,) = broker.factory.lines.values()
-        self.assertIs(line.pattern, False)
+        known = broker.factory.subjects[b"PUB a "]
+        self.assertGreater(known.run_size, bulk._RUN_SIZE)
+
+    def test_large_messages_are_not_taken_as_runs(self) -> None:
+        """They would be copied more often; the walk takes them one by one."""
+        broker = MemoryBroker()
+        peer, large = broker.connect(b"SUB a 1\r\n"), b"x" * (bulk._RUN_SIZE + 1)
+        heard = peer.send(pub(b"a", large) * 10)
+        self.assertEqual(heard, b"MSG a 1 4097\r\n%b\r\n" % large * 10)
+        self.assertIsNone(broker.factory.subjects[b"PUB a "].run)
 
     def test_wide_fan_out_is_sent_in_portions(self) -> None:
         """A burst to many subscribers does not need the burst times the subscribers in memory."""
