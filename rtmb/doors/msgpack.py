@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener
-from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.protocol import Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -24,7 +24,7 @@ from zope.interface import implementer
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings
 from rtmb.doors.feed import Entry, Feed, parcel_of
-from rtmb.doors.listener import Listener
+from rtmb.doors.listener import Crowd, Listener
 from rtmb.doors.outbox import PIECE, Outbox
 from rtmb.interfaces import IAuthenticator, IDoor, ISubscriber
 from rtmb.message import Message
@@ -157,7 +157,7 @@ class MsgpackProtocol(Protocol):
             self._forget()
             self.outbox.finish()
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str = "") -> None:
         self.done = True
         self.closed_reason = self.closed_reason or reason
         self._forget()
@@ -358,27 +358,17 @@ class MsgpackProtocol(Protocol):
         pass
 
 
-class MsgpackFactory(ServerFactory):
-    """All clients of the door and what they share."""
-
-    log = Logger()
-    noisy = False
+class MsgpackFactory(Crowd["MsgpackProtocol"]):
+    """All clients of the door, and what they share: the feed, and who they are."""
 
     def __init__(self, broker: Broker) -> None:
-        self.reactor = broker.reactor
-        self.hub = broker.hub
-        self.system = broker.system
-        self.settings = broker.settings
-        self.authenticator = broker.authenticator
-        self.tls = broker.tls
+        super().__init__(broker)
         user = None if self.authenticator.required else ANYONE
         self.feed = Feed(self.hub, self.settings, user)
-        self.clients: dict[int, MsgpackProtocol] = {}
         #: Topics as they are written: the text, whether it is a subject, whether clients may
         #: publish it.
         self.topics: dict[bytes, tuple[str, bool, bool]] = {}
         self._expiry: IDelayedCall | None = None
-        self._empty: Deferred[None] | None = None
 
     @property
     def most_frame(self) -> int:
@@ -434,27 +424,10 @@ class MsgpackFactory(ServerFactory):
 
     # Ending
 
-    def client_gone(self) -> None:
-        if not self.clients and self._empty is not None:
-            empty, self._empty = self._empty, None
-            empty.callback(None)
-
-    def close_all(self) -> Deferred[None]:
-        """Close every client; those that do not read in time are cut off."""
+    def close_all(self, timeout: float) -> Deferred[None]:
         if self._expiry is not None and self._expiry.active():
             self._expiry.cancel()
-        if not self.clients:
-            return succeed(None)
-        gone: Deferred[None] = Deferred()
-        self._empty = gone
-        late = self.reactor.callLater(self.settings.drain_timeout, self._abort_all)
-        for client in list(self.clients.values()):
-            client.close("the broker is stopping")
-        return gone.addCallback(lambda _: late.cancel() if late.active() else None)
-
-    def _abort_all(self) -> None:
-        for client in list(self.clients.values()):
-            client.abort("the broker is stopping")
+        return super().close_all(timeout)
 
 
 class MsgpackService(Listener):
@@ -495,7 +468,7 @@ class MsgpackService(Listener):
         return super().stopService()
 
     def drain(self) -> Deferred[None]:
-        return self.factory.close_all()
+        return self.factory.close_all(self.factory.settings.drain_timeout)
 
     def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
         self.factory.reload(settings, authenticator)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener
-from twisted.internet.protocol import ServerFactory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -29,7 +28,7 @@ from rtmb import __version__, wire
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings
 from rtmb.doors.bulk import BulkReceiver, Known
-from rtmb.doors.listener import Listener
+from rtmb.doors.listener import Crowd, Listener
 from rtmb.doors.outbox import Outbox
 from rtmb.hub import INBOX, split_past
 from rtmb.interfaces import IAuthenticator, IDoor, ISubscriber
@@ -607,31 +606,21 @@ class NatsProtocol(BulkReceiver):
             self.send_info()
 
 
-class NatsFactory(ServerFactory):
+class NatsFactory(Crowd["NatsProtocol"]):
     """All clients of the text door, and what they share: the hub with its trie and queue groups,
     the limits, the timers."""
 
-    log = Logger()
-    noisy = False
-
     def __init__(self, broker: Broker) -> None:
-        self.reactor = broker.reactor
-        self.hub = broker.hub
-        self.system = broker.system
-        self.settings = broker.settings
-        self.authenticator = broker.authenticator
-        self.tls = broker.tls
+        super().__init__(broker)
         self.server_id = broker.server_id
         self.server_name = broker.name
         #: The address that INFO tells; set when the port is known.
         self.host, self.port = self.settings.interface, self.settings.port
-        self.clients: dict[int, NatsProtocol] = {}
         #: What the bulk walk knows of lines, for all clients that may publish anything.
         self.lines: dict[bytes, tuple[Known, int, int]] = {}
         self.subjects: dict[bytes, Known] = {}
         self.sizes: dict[bytes, int] = {}
         self.lame_duck = False
-        self._empty: Deferred[None] | None = None
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = self.reactor
 
@@ -690,38 +679,14 @@ class NatsFactory(ServerFactory):
 
     # Ending
 
-    def client_gone(self) -> None:
-        if not self.clients and self._empty is not None:
-            empty, self._empty = self._empty, None
-            empty.callback(None)
-
     def close_all(self, timeout: float) -> Deferred[None]:
-        """Flush and close every client; those that do not take it in time are cut off."""
         if self._ticking.running:
             self._ticking.stop()
-        if not self.clients:
-            return succeed(None)
-        empty: Deferred[None] = Deferred()
-        self._empty = empty
-        late = self.reactor.callLater(timeout, self._abort_all)
-        for client in list(self.clients.values()):
-            client.close(reason="the broker is stopping")
-
-        def done(result: None) -> None:
-            if late.active():
-                late.cancel()
-
-        return empty.addCallback(done)
-
-    def _abort_all(self) -> None:
-        for client in list(self.clients.values()):
-            client.abort()
+        return super().close_all(timeout)
 
     def start_lame_duck(self, grace: float) -> Deferred[None]:
         """Tell the clients to go elsewhere, then close them one by one over `grace` seconds."""
         self.lame_duck = True
-        finished: Deferred[None] = Deferred()
-        self._empty = finished
         leaving = list(self.clients.values())
         for client in leaving:
             if client.options.get("protocol"):
@@ -730,9 +695,7 @@ class NatsFactory(ServerFactory):
             self.reactor.callLater(
                 grace * (i + 1) / len(leaving), client.close, "", "lame duck mode"
             )
-        if not leaving:
-            self.client_gone()
-        return finished
+        return self.when_empty()
 
 
 class NatsService(Listener):
