@@ -207,6 +207,11 @@ class Driver(ServerProcess):
         self.wait()
 
 
+#: Seldom, Spark fails to serialize a task while two queries start jobs at once: one thread changes
+#: a collection of Spark's that another one writes. To us it is a death like any other.
+SPARK_RACE = "Task serialization failed"
+
+
 class OnceTests(SinkCase):
     """Each message once in Parquet, each id once at the sink's subscribers."""
 
@@ -226,19 +231,22 @@ class OnceTests(SinkCase):
         for _ in range(3):
             driver = Driver("local[2]", broker, self.folder)
             self.addCleanup(driver.stop)
-            driver.expect_log("batch .* of ", timeout=PATIENCE * 4)
+            driver.expect_log(f"batch .* of |{SPARK_RACE}", timeout=PATIENCE * 4)
             moment = chance.uniform(0, 2.5)
             try:
                 driver.process.wait(moment)
             except subprocess.TimeoutExpired:
                 driver.kill()
             else:
-                self.fail(f"the driver ended by itself: {driver.log()[-2000:]}")
+                self.assertIn(SPARK_RACE, driver.log(), "the driver ended by itself")
         publisher.stop()
         self.assertGreater(publisher.count, 1000)
-        last = Driver("local[2]", broker, self.folder, "now")
-        self.addCleanup(last.stop)
-        last.expect_log("^done|\ndone", timeout=PATIENCE * 4)
+        for _ in range(3):
+            last = Driver("local[2]", broker, self.folder, "now")
+            self.addCleanup(last.stop)
+            found = last.expect_log(f"^done|\ndone|{SPARK_RACE}", timeout=PATIENCE * 4)
+            if found[0] != SPARK_RACE.encode():
+                break
         self.check(ear, publisher.count)
 
     def test_a_cluster(self) -> None:
