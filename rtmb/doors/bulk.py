@@ -40,6 +40,9 @@ LINE_CACHE = 2048
 _RUN = 4
 #: Of messages larger than this, copying costs more than taking them one by one.
 _RUN_SIZE = 4096
+#: Runs of so many sizes are found on one subject. Each needs a pattern, which takes as long to make
+#: as many messages, and traffic of more sizes seldom has runs.
+_RUN_SIZES = 64
 #: The most that is put together before it is sent, so that many subscribers of one burst do not
 #: need many times its memory: bytes of runs, and pieces (a slot in a list each) of other messages.
 _SPREAD = 16 << 20
@@ -51,7 +54,7 @@ _WIDE = 64
 class Known:
     """A subject that was seen before: its key is the ``PUB`` line up to the size."""
 
-    __slots__ = ("keep", "keep_time", "route", "run", "run_size", "start", "topic")
+    __slots__ = ("keep", "keep_time", "route", "runs", "start", "topic")
 
     def __init__(self, start: bytes, route: Route, topic: Topic) -> None:
         self.start = start
@@ -59,10 +62,9 @@ class Known:
         self.topic = topic
         #: Two calls that keep a message.
         self.keep, self.keep_time = topic.ring.append, topic.times.append
-        #: Finds a run of messages of `run_size` bytes. That is -1 until there was one, and more
-        #: than any size when runs do not pay: payloads hold the start of the line.
-        self.run: re.Pattern[bytes] | None = None
-        self.run_size = -1
+        #: Finds runs of messages of one size, by size. None when runs do not pay: payloads hold
+        #: the start of the line.
+        self.runs: dict[int, re.Pattern[bytes]] | None = {}
 
 
 class Member(Share):
@@ -271,14 +273,16 @@ class BulkReceiver(LineReceiver):
             return
         start, end = b"PUB %b " % subject, b"%d\r" % size
         known = self.subjects.get(start)
-        if known is not None and known.route.live and end in self.sizes:
+        new = known is None or not known.route.live
+        if not new and end in self.sizes:
             return
-        hub, name = self.hub, wire.from_wire(subject)
-        topic, route = hub.history.get(name), hub.trie.ready(name)
-        if topic is not None and route is not None:
-            self.forget_if_full()
-            self.subjects[start] = Known(start, route, topic)
-            self.sizes[end] = size
+        self.forget_if_full()
+        self.sizes[end] = size
+        if new:
+            hub, name = self.hub, wire.from_wire(subject)
+            topic, route = hub.history.get(name), hub.trie.ready(name)
+            if topic is not None and route is not None:
+                self.subjects[start] = Known(start, route, topic)
 
     def forget_if_full(self) -> None:
         """Begin anew when most of what is kept may be of no more use. Only now and then: traffic
@@ -368,15 +372,16 @@ class BulkReceiver(LineReceiver):
         """Publish a run of one line at once; returns how many messages it had, or 0 if it is too
         short to be worth it."""
         start_of_line = known.start
-        if known.run_size != size:
-            if known.run_size > _RUN_SIZE:
+        if known.runs is None:
+            return 0
+        pattern = known.runs.get(size)
+        if pattern is None:
+            if len(known.runs) >= _RUN_SIZES:
                 return 0
-            known.run_size = size
             whole = re.escape(start_of_line) + b"%d\r\n.{%d}\r\n" % (size, size)
-            known.run = re.compile(b"(?s:" + whole + b")++")
-        assert known.run is not None
+            pattern = known.runs[size] = re.compile(b"(?s:" + whole + b")++")
         most = max(_RUN, _SPREAD // (stride * (len(plan.wire) or 1)))
-        found = known.run.match(data, pos, pos + most * stride)
+        found = pattern.match(data, pos, pos + most * stride)
         count = (found.end() - pos) // stride if found is not None else 0
         if count < _RUN:
             return 0
@@ -385,7 +390,7 @@ class BulkReceiver(LineReceiver):
         # their starts.
         tails = data[pos : pos + count * stride].split(start_of_line)
         if len(tails) != count + 1:
-            known.run_size = _RUN_SIZE + 1
+            known.runs = None
             return 0
         awake, topic, route = self.hub.awake, known.topic, known.route
         newest = tails[max(1, len(tails) - self.hub.history.depth) :]

@@ -140,8 +140,7 @@ class WalkTests(SynchronousTestCase):
         broker = MemoryBroker()
         peer = broker.connect()
         peer.send(pub(b"a", b"PUB a 9\r\n") * 10)
-        known = broker.factory.subjects[b"PUB a "]
-        self.assertGreater(known.run_size, bulk._RUN_SIZE)
+        self.assertIsNone(broker.factory.subjects[b"PUB a "].runs)
 
     def test_large_messages_are_not_taken_as_runs(self) -> None:
         """They would be copied more often; the walk takes them one by one."""
@@ -149,7 +148,21 @@ class WalkTests(SynchronousTestCase):
         peer, large = broker.connect(b"SUB a 1\r\n"), b"x" * (bulk._RUN_SIZE + 1)
         heard = peer.send(pub(b"a", large) * 10)
         self.assertEqual(heard, b"MSG a 1 4097\r\n%b\r\n" % large * 10)
-        self.assertIsNone(broker.factory.subjects[b"PUB a "].run)
+        self.assertEqual(broker.factory.subjects[b"PUB a "].runs, {})
+
+    def test_patterns_are_bounded(self) -> None:
+        """Runs of ever new sizes do not cost a pattern each; what is heard is the same."""
+        self.patch(bulk, "_RUN_SIZES", 2)
+        broker = MemoryBroker()
+        peer = broker.connect(b"SUB a 1\r\n")
+        sizes = [1, 2, 3, 4]
+        said = b"".join(pub(b"a", b"x" * size) * 5 for size in sizes)
+        wanted = b"".join(b"MSG a 1 %d\r\n%b\r\n" % (n, b"x" * n) * 5 for n in sizes)
+        for _ in range(3):
+            self.assertEqual(peer.send(said), wanted)
+        runs = broker.factory.subjects[b"PUB a "].runs
+        assert runs is not None
+        self.assertEqual(sorted(runs), [1, 2])
 
     def test_wide_fan_out_is_sent_in_portions(self) -> None:
         """A burst to many subscribers does not need the burst times the subscribers in memory."""
