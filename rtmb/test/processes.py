@@ -2,7 +2,7 @@
 
 `BrokerProcess` is a broker under twistd, `NatsServerProcess` the real nats-server, `RawClient` a
 plain socket that speaks the protocol byte by byte, and `Typist` a program such as telnet with
-someone at its keyboard.
+someone at its keyboard. `WithProcesses` is a test case that ends what it started.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "ServerProcess",
     "Tail",
     "Typist",
+    "WithProcesses",
     "environment",
     "need",
     "slow",
@@ -281,3 +282,22 @@ class Typist:
 
     def output(self) -> str:
         return self._tail.data.decode().replace("\r", "")
+
+
+class WithProcesses(unittest.TestCase):
+    """Ends what it started."""
+
+    def start(self, *arguments: str, **options: Any) -> BrokerProcess:
+        broker = BrokerProcess(*arguments, **options)
+        self.addCleanup(broker.stop)
+        return broker
+
+    def client(self, broker: BrokerProcess, **options: Any) -> RawClient:
+        client = RawClient(broker.port, **options)
+        self.addCleanup(client.close)
+        return client
+
+    def assert_ends_with(self, client: RawClient, last: bytes) -> None:
+        """The broker says this last, and closes."""
+        got = client.read_to_end()
+        self.assertTrue(got.endswith(last), got)

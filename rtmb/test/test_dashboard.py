@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import threading
 import time
-import unittest
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rtmb.test.processes import PATIENCE, BrokerProcess, RawClient, need, slow
+from rtmb.test.processes import PATIENCE, BrokerProcess, WithProcesses, need, slow
 
 try:
     from selenium import webdriver
@@ -47,7 +46,7 @@ FLAGS = (
 )
 
 
-class PageCase(unittest.TestCase):
+class PageCase(WithProcesses):
     """A browser, and what can be done with the page in it."""
 
     #: Whether the browser's console may have errors in it.
@@ -71,16 +70,6 @@ class PageCase(unittest.TestCase):
         if self.quiet:
             log = [e["message"] for e in self.browser.get_log("browser") if e["level"] == "SEVERE"]
             self.assertEqual(log, [], "nothing is refused by the page's policy, and nothing fails")
-
-    def start(self, *arguments: str) -> BrokerProcess:
-        broker = BrokerProcess(*arguments)
-        self.addCleanup(broker.stop)
-        return broker
-
-    def client(self, broker: BrokerProcess, **options: Any) -> RawClient:
-        client = RawClient(broker.port, **options)
-        self.addCleanup(client.close)
-        return client
 
     def open(self, broker: BrokerProcess) -> None:
         self.browser.get(f"http://127.0.0.1:{broker.http_port}/")

@@ -34,6 +34,7 @@ from rtmb.test.processes import (
     TWISTD,
     BrokerProcess,
     RawClient,
+    WithProcesses,
     environment,
     need,
     twistd,
@@ -44,25 +45,6 @@ def with_directory(test: unittest.TestCase) -> Path:
     place = Path(tempfile.mkdtemp(prefix="rtmb-"))
     test.addCleanup(shutil.rmtree, place, ignore_errors=True)
     return place
-
-
-class WithProcesses(unittest.TestCase):
-    """Ends what it started."""
-
-    def start(self, *arguments: str, **options: Any) -> BrokerProcess:
-        broker = BrokerProcess(*arguments, **options)
-        self.addCleanup(broker.stop)
-        return broker
-
-    def client(self, broker: BrokerProcess, **options: Any) -> RawClient:
-        client = RawClient(broker.port, **options)
-        self.addCleanup(client.close)
-        return client
-
-    def assert_ends_with(self, client: RawClient, last: bytes) -> None:
-        """The broker says this last, and closes."""
-        got = client.read_to_end()
-        self.assertTrue(got.endswith(last), got)
 
 
 #: Of each option: the value in the file, in the environment, on the command line (None: a switch),
