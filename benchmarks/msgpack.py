@@ -31,7 +31,7 @@ from benchmarks.report import Report
 from benchmarks.scenarios import CHUNK, Client, Flow, Reading, same, throughput
 from benchmarks.servers import SCRIPTS, Broker, nats_command
 from rtmb import __version__
-from rtmb.globs import GlobTree
+from rtmb.doors.msgpack.globs import GlobTree
 
 PATTERNS = (1, 100, 10_000)
 SIZE = 16  # bytes of a value

@@ -20,8 +20,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.threads import deferToThread
 from zope.interface import implementer
 
+from rtmb.core.subjects import has_wildcard, is_pattern, matches, overlap
 from rtmb.interfaces import IAuthenticator
-from rtmb.subjects import has_wildcard, is_pattern, matches, overlap
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 _USER_NKEY = 20 << 3  # the first byte of a public user key; in base32 it begins with U

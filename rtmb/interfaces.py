@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from rtmb.auth import Credentials, User
-    from rtmb.message import Message
-    from rtmb.service import Broker
-    from rtmb.subjects import Counters, Subscription
+    from rtmb.broker import Broker
+    from rtmb.core.message import Message
+    from rtmb.core.subjects import Counters, Subscription
 
 
 class ISubscriber(Interface):

@@ -18,13 +18,13 @@ from twisted.plugin import IPlugin
 from twisted.protocols.basic import LineOnlyReceiver
 from zope.interface import implementer
 
+from rtmb.broker import Broker
+from rtmb.codecs.nats import to_wire
 from rtmb.config import SettingsError, port_number
-from rtmb.hub import Hub
+from rtmb.core.hub import Hub
+from rtmb.core.message import Message
+from rtmb.core.subjects import Counters, Subscription, is_pattern, is_subject
 from rtmb.interfaces import IDoor, ISubscriber
-from rtmb.message import Message
-from rtmb.service import Broker
-from rtmb.subjects import Counters, Subscription, is_pattern, is_subject
-from rtmb.wire import to_wire
 
 #: A client that leaves this many bytes unread is dropped.
 MOST_WAITING = 8 << 20

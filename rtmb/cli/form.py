@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rtmb.client import Message
-from rtmb.subjects import is_subject
+from rtmb.core.subjects import is_subject
 
 # Of what others send, nothing may move the cursor or ring the bell.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from rtmb.config import positive_size
-from rtmb.subjects import is_pattern, is_subject
+from rtmb.core.subjects import is_pattern, is_subject
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

@@ -35,7 +35,7 @@ from zope.interface import implementer
 from rtmb.cli.form import plain
 from rtmb.cli.options import SECONDS, Command
 from rtmb.cli.runner import NO_CONNECTION, CommandFailed, run
-from rtmb.subjects import OWN
+from rtmb.core.subjects import OWN
 
 #: Seconds that an answer may take.
 PATIENCE = 5.0

@@ -13,7 +13,6 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from rtmb import wire
 from rtmb.client.address import Address, Login, Nkey, parse_url
 from rtmb.client.confirmations import Confirmations
 from rtmb.client.connection import Connection, dial
@@ -41,7 +40,8 @@ from rtmb.client.subscription import (
     Subscription,
     with_timeout,
 )
-from rtmb.subjects import is_pattern, is_subject
+from rtmb.codecs import nats as wire
+from rtmb.core.subjects import is_pattern, is_subject
 
 _T = TypeVar("_T")
 

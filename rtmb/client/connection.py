@@ -13,12 +13,13 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
-from rtmb import __version__, wire
+from rtmb import __version__
 from rtmb.client.address import Address, tls_options
 from rtmb.client.errors import AuthenticationFailed, ConnectionFailed, ServerError
 from rtmb.client.message import Message
 from rtmb.client.subscription import Subscription
-from rtmb.wire import ProtocolError
+from rtmb.codecs import nats as wire
+from rtmb.codecs.nats import ProtocolError
 
 if TYPE_CHECKING:
     from rtmb.client.client import Client

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from rtmb import wire
 from rtmb.client.errors import ClientError
+from rtmb.codecs import nats as wire
 
 if TYPE_CHECKING:
     from rtmb.client.client import Client

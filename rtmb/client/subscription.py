@@ -19,9 +19,9 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rtmb import wire
 from rtmb.client.errors import SubscriptionEnded, Timeout
 from rtmb.client.message import Message
+from rtmb.codecs import nats as wire
 
 if TYPE_CHECKING:
     from rtmb.client.client import Client

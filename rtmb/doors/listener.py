@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from rtmb.config import SettingsError
 
 if TYPE_CHECKING:
-    from rtmb.service import Broker
+    from rtmb.broker import Broker
 
 #: Connections that may wait to be accepted: thousands come at once when a broker comes back.
 BACKLOG = 1024

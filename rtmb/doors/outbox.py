@@ -17,8 +17,8 @@ from zope.interface import implementer
 
 #: The most that the transport is handed at once, and that one `send` is asked to take.
 PIECE = 256 * 1024
-#: Over this, publishers are asked to pause. Several reads' worth (`rtmb.doors.nats.READ_SIZE`):
-#: with less, publisher and subscriber wait for each other in turns. Much more costs speed, as the
+#: Over this, publishers are asked to pause. Several reads' worth (the doors' READ_SIZE): with less,
+#: publisher and subscriber wait for each other in turns. Much more costs speed, as the
 #: bytes leave the processor's cache before they are sent (benchmark: 1→1, 1 KiB).
 HIGH_WATER = 2 << 20
 #: Below this, publishers that paused may go on.

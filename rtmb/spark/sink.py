@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-from rtmb import frames
+from rtmb.codecs import columns as frames
+from rtmb.codecs.nats import encode_headers
+from rtmb.core.subjects import is_subject
 from rtmb.spark.options import OptionError, Options
 from rtmb.spark.transport import Client, client, path
-from rtmb.subjects import is_subject
-from rtmb.wire import encode_headers
 
 #: A body has at most so many messages and, unless it is one large message, bytes.
 _BODY_MESSAGES = 4096

@@ -33,11 +33,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rtmb import frames
+from rtmb.codecs import columns as frames
+from rtmb.codecs.nats import decode_headers
 from rtmb.spark import options
 from rtmb.spark.options import OptionError, Options
 from rtmb.spark.transport import BrokerError, Client, client, path
-from rtmb.wire import decode_headers
 
 SCHEMA = (
     "subject string, data binary, headers map<string, string>, reply string, seq bigint, "

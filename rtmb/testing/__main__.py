@@ -13,8 +13,8 @@ from twisted.internet.stdio import StandardIO
 from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.python.failure import Failure
 
+from rtmb.broker import Broker
 from rtmb.config import SettingsError
-from rtmb.service import Broker
 from rtmb.testing.inside import broker_settings
 
 reactor: Any = _reactor

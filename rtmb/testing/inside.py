@@ -7,9 +7,9 @@ from typing import Any, Unpack
 
 from twisted.internet.defer import Deferred
 
+from rtmb.broker import Broker
 from rtmb.client import Client, Options, connect
 from rtmb.config import Settings, checked, read_table
-from rtmb.service import Broker
 
 #: A test has no say in which ports are free.
 _FREE_PORTS = {"port": 0, "http_port": 0, "msgpack_port": 0}

@@ -9,12 +9,12 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
+from rtmb.broker import Broker
 from rtmb.client import Client, ConnectionFailed, Options
 from rtmb.client.address import Address
 from rtmb.client.connection import Connection
 from rtmb.config import Settings
-from rtmb.doors.nats import NatsService
-from rtmb.service import Broker
+from rtmb.doors.nats.protocol import NatsService
 
 
 class MemoryTransport(StringTransport):

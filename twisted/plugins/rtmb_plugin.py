@@ -4,7 +4,7 @@ from twisted.application.service import ServiceMaker
 
 rtmb = ServiceMaker(
     "rtmb",
-    "rtmb.service",
+    "rtmb.twistd",
     "A real-time message broker: NATS clients, telnet and more on one hub.",
     "rtmb",
 )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from rtmb.subjects import OWN, is_pattern
+from rtmb.core.subjects import OWN, is_pattern
 
 _HOUR = 3600
 _DAY = 86_400

@@ -11,10 +11,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as fn
 
+from rtmb.core.subjects import OWN
 from rtmb.spark.jobs.charts import spread as width_of
 from rtmb.spark.jobs.messages import json_field
 from rtmb.spark.source import GAP_SUBJECT
-from rtmb.subjects import OWN
 
 EVENTS = "!system/events/"
 #: Subjects that have a line of their own; the rest are one.

@@ -16,11 +16,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
+from rtmb.core.subjects import overlap
 from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.jobs.files import Folder
 from rtmb.spark.jobs.messages import json_field, patterns
 from rtmb.spark.jobs.streams import triggered
-from rtmb.subjects import overlap
 
 #: What the columns of a roll-up are called, besides the fields.
 _OWN_COLUMNS = ("start", "end", "key", "count", "rate")

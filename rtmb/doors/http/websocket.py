@@ -1,0 +1,526 @@
+"""What is spoken over WebSockets: the JSON protocol of `/ws`, and the text protocol in frames.
+
+`JsonClient` is a client of `/ws`, `NatsSocket` the transport of a `NatsProtocol`. See docs/http.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from twisted.internet.interfaces import IDelayedCall, IPullProducer
+from twisted.internet.task import LoopingCall
+from twisted.python.failure import Failure
+from twisted.web.resource import IResource
+from twisted.web.server import Request
+
+from rtmb.auth import User
+from rtmb.codecs.json_message import Once, decode_payload, shown, timestamp
+from rtmb.codecs.nats import encode_headers
+from rtmb.core.message import ID_HEADER, Message
+from rtmb.core.subjects import Subscription, is_pattern, is_subject
+from rtmb.doors.http.sockets import (
+    BINARY,
+    GOING_AWAY,
+    PING,
+    POLICY,
+    TEXT,
+    Parts,
+    Socket,
+    SocketResource,
+    close_frame,
+    frame,
+)
+from rtmb.doors.http.streams import LINGER, MOST_ANSWERS, Stream, Streams
+from rtmb.doors.nats.protocol import NatsFactory
+
+#: Seconds of silence after which a `/ws` client is told that we are still here.
+HEARTBEAT = 30.0
+#: How often a subscription with a `max_rate` sends what it has, in seconds.
+_BEAT = 0.1
+
+
+# The JSON protocol
+
+
+class Body(msgspec.Struct):
+    payload: Any = msgspec.UNSET
+    id: str | None = None
+    encoding: str | None = None
+
+
+class Command(msgspec.Struct):
+    """What a client may say."""
+
+    type: Literal["subscribe", "unsubscribe", "publish", "ping"]
+    topic: str | None = None
+    message: Body | None = None
+    client_id: str | None = None
+    last_n: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    max_rate: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    request_id: str | int | None = None
+
+
+class RefusedError(Exception):
+    """A command cannot be done; the connection lives."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+_command = msgspec.json.Decoder(Command).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def _request_id(text: str | bytes) -> Any:
+    """The request id of a command that is wrong in some other way."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    given = found.get("request_id") if isinstance(found, dict) else None
+    return given if isinstance(given, (str, int)) else None
+
+
+class Sampler:
+    """A subscription that shows at most so many messages a second, the newest."""
+
+    def __init__(self, client: JsonClient, topic: str, rate: int) -> None:
+        self._client, self._topic, self._rate = client, topic, rate
+        self._held: deque[Message] = deque(maxlen=rate)
+        self._allowance = 1.0
+        self._beats = self._seen = self._sent = 0
+        self._lacking = False
+        self._beating = LoopingCall(self._beat)
+        self._beating.clock = client.streams.reactor
+        self._beating.start(_BEAT, now=False)
+
+    def stop(self) -> None:
+        if self._beating.running:
+            self._beating.stop()
+
+    def take(self, message: Message) -> None:
+        self._seen += 1
+        self._held.append(message)
+
+    def _beat(self) -> None:
+        self._allowance = min(self._rate, self._allowance + self._rate * _BEAT)
+        count = min(len(self._held), int(self._allowance))
+        if count:
+            newest = list(self._held)[-count:]
+            self._held.clear()
+            self._allowance -= count
+            self._sent += count
+            for message in newest:
+                self._client.push(message.subject, self._client.encode(message))
+            self._client.hub.flush()
+        self._beats += 1
+        if self._beats * _BEAT >= 1:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Once a second: what was left out, and once more when nothing is left out any longer."""
+        lacking = self._seen > self._sent + len(self._held)
+        if lacking or self._lacking:
+            told = {"seen": self._seen, "sent": self._sent}
+            self._client.tell("info", topic=self._topic, sampled=told)
+        self._lacking = lacking
+        self._beats = self._sent = 0
+        self._seen = len(self._held)
+
+
+class JsonClient(Socket, Stream):
+    """One client of `/ws`."""
+
+    door = "ws"
+
+    def __init__(self, request: Request, sockets: JsonSockets, user: User) -> None:
+        Socket.__init__(self, request)
+        Stream.__init__(self, sockets.streams, user, request.getClientAddress())
+        self.encode = sockets.event  # type: ignore[method-assign]
+        self._samplers: dict[str, Sampler] = {}
+        self._pings_out = 0
+        self._next_ping = self.started + self.settings.ping_interval
+        self._last_said = self.started
+        self._ping_sent = 0.0
+        self.rtt: float | None = None
+        self._unread = False
+
+    def opened(self) -> None:
+        most = self.settings.max_payload + self.settings.max_control_line
+        limit = 2 * self.settings.max_pending + MOST_ANSWERS
+        self.take(limit, self.overflowed, Parts("", most), Parts(b"", most))
+        self.begin(self.outbox)
+
+    # Ending
+
+    def connectionLost(self, reason: Failure) -> None:
+        super().connectionLost(reason)
+        self.end("client closed")
+
+    def _forget(self) -> None:
+        super()._forget()
+        for sampler in self._samplers.values():
+            sampler.stop()
+        self._samplers.clear()
+
+    def hang_up(self, code: int, reason: str) -> None:
+        self._leave(close_frame(code, reason), reason)
+
+    def peer_closed(self, answer: bytes) -> None:
+        code = int.from_bytes(answer[2:4], "big")
+        self._leave(
+            answer,
+            "client closed"
+            if code in (0, 1000, 1001)
+            else f"protocol error: {answer[4:].decode('utf-8', 'replace') or code}",
+        )
+
+    def _leave(self, last: bytes, reason: str, said: bytes = b"", *, flush: bool = False) -> None:
+        self.closing = True
+        self.finish([said, last], reason, flush=flush)
+
+    def close(self, error: str = "", reason: str = "") -> None:
+        """Kicked out."""
+        said = self._encoded("info", msg=error or reason or "closed")
+        self._leave(close_frame(POLICY, error or reason), error or reason, said)
+
+    def shut_down(self) -> None:
+        why = "the broker is stopping"
+        self._leave(close_frame(GOING_AWAY), why, self._encoded("info", msg=why), flush=True)
+
+    def abort(self) -> None:
+        self.closing = self.done = True
+        self.outbox.discard()
+        self.raw.abortConnection()
+
+    def too_slow(self, count: int, topics: list[str]) -> None:
+        error = {"code": "SLOW_CONSUMER", "message": f"you do not read: {count} messages dropped"}
+        said = self._encoded("error", error=error, dropped={"count": count, "topics": topics})
+        self._leave(close_frame(POLICY, "slow consumer"), "slow consumer", said)
+
+    def tell_dropped(self, count: int, topics: list[str]) -> None:
+        self.tell("info", dropped={"count": count, "topics": topics})
+
+    def not_welcome(self, why: str) -> None:
+        said = self._encoded("error", error={"code": "UNAUTHORIZED", "message": why})
+        self._leave(close_frame(POLICY, why), why, said)
+
+    def not_allowed(self, pattern: str) -> None:
+        self._stop_sampling(pattern)
+        text = f"you may no longer subscribe to {pattern}"
+        self.tell("error", topic=pattern, error={"code": "UNAUTHORIZED", "message": text})
+
+    # Talking
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        self._last_said = self.hub.clock()
+        self.say(self._encoded(kind, **fields))
+
+    def _encoded(self, kind: str, **fields: Any) -> bytes:
+        known = {name: value for name, value in fields.items() if value is not None}
+        now = timestamp(self.hub.clock())
+        return frame(TEXT, _encode({"type": kind, **known, "ts": now}))
+
+    def tick(self, now: float) -> None:
+        if self.done:
+            return
+        if now - self._last_said >= HEARTBEAT and not self._full:
+            self.tell("info", msg="heartbeat")
+        if now >= self._next_ping:
+            if now - self.last_input < self.settings.ping_interval:
+                self._next_ping = self.last_input + self.settings.ping_interval
+            elif self._pings_out >= self.settings.ping_max:
+                self.closed_reason = "stale connection"
+                self.abort()
+            else:
+                self._pings_out += 1
+                self._next_ping, self._ping_sent = now + self.settings.ping_interval, now
+                self.say(frame(PING, b""))
+
+    def pongReceived(self, payload: bytes) -> None:
+        if self._ping_sent:
+            self.rtt, self._ping_sent = self.hub.clock() - self._ping_sent, 0.0
+
+    # Listening
+
+    def dataReceived(self, data: bytes) -> None:
+        self.last_input = self.hub.clock()
+        self._pings_out = 0
+        self.busy = True
+        try:
+            super().dataReceived(data)
+        finally:
+            self.busy = False
+        self.hub.flush()
+        if self.outbox.pending > MOST_ANSWERS and not self.done:
+            self._unread = True
+            self.raw.pauseProducing()
+
+    def caught_up(self) -> None:
+        if self._unread and not self.done:
+            self._unread = False
+            self.raw.resumeProducing()
+
+    def bytesMessageReceived(self, data: bytes | bytearray) -> None:
+        self._received(bytes(data))
+
+    def textMessageReceived(self, message: str) -> None:
+        self._received(message)
+
+    def _received(self, text: str | bytes) -> None:
+        if self.closing:
+            return
+        request_id: Any = None
+        try:
+            try:
+                command = _command(text)
+            except msgspec.ValidationError as error:
+                request_id = _request_id(text)
+                raise RefusedError("BAD_REQUEST", str(error)) from None
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise RefusedError("BAD_REQUEST", "that is no JSON") from None
+            request_id = command.request_id
+            self._do(command)
+        except RefusedError as error:
+            said = {"code": error.code, "message": str(error)}
+            self.tell("error", request_id=request_id, error=said)
+
+    def _do(self, command: Command) -> None:
+        if command.type == "ping":
+            self.tell("pong", request_id=command.request_id)
+            return
+        if command.topic is None:
+            raise RefusedError("BAD_REQUEST", "topic is required")
+        if command.type == "publish":
+            self._publish(command, command.topic)
+            return
+        if not command.client_id:
+            raise RefusedError("BAD_REQUEST", "client_id is required")
+        if command.type == "subscribe":
+            self._subscribe(command, command.topic)
+        else:
+            self._unsubscribe(command, command.topic)
+
+    def _ack(self, command: Command, **fields: Any) -> None:
+        self.tell("ack", request_id=command.request_id, topic=command.topic, status="ok", **fields)
+
+    def _subscribe(self, command: Command, topic: str) -> None:
+        if not is_pattern(topic):
+            raise RefusedError("BAD_REQUEST", f"not a topic or pattern: {topic!r}")
+        rule = self.user.subscribe
+        if not rule.may_subscribe(topic):
+            raise RefusedError("UNAUTHORIZED", f"you may not subscribe to {topic}")
+        most = self.settings.max_subscriptions
+        old = self.subscriptions.get(topic)
+        if old is None and most and len(self.subscriptions) >= most:
+            raise RefusedError("BAD_REQUEST", f"at most {most} subscriptions")
+        self.name = f"{self.host}:{self.port} - cid:{self.cid} - {str(command.client_id)[:100]}"
+        if old is not None:
+            self.hub.unsubscribe(old)
+        self._stop_sampling(topic)
+        self._ack(command)
+        key = topic.encode("utf-8", "surrogateescape")
+        subscription = Subscription(self, topic, None, key, rule.hidden(topic))
+        self.subscriptions[topic] = subscription
+        self.hub.subscribe(subscription, command.last_n or 0)
+        if command.max_rate is not None:
+            self._samplers[topic] = Sampler(self, topic, command.max_rate)
+
+    def _unsubscribe(self, command: Command, topic: str) -> None:
+        subscription = self.subscriptions.pop(topic, None)
+        if subscription is None:
+            raise RefusedError("TOPIC_NOT_FOUND", f"you are not subscribed to {topic}")
+        self.hub.unsubscribe(subscription)
+        self._stop_sampling(topic)
+        self._ack(command)
+
+    def _stop_sampling(self, topic: str) -> None:
+        sampler = self._samplers.pop(topic, None)
+        if sampler is not None:
+            sampler.stop()
+
+    def _publish(self, command: Command, topic: str) -> None:
+        body = command.message
+        if body is None or body.payload is msgspec.UNSET:
+            raise RefusedError("BAD_REQUEST", "message.payload is required")
+        try:
+            name = str(uuid.UUID(body.id)) if body.id is not None else str(uuid.uuid4())
+        except ValueError:
+            raise RefusedError("BAD_REQUEST", "message.id must be a valid UUID") from None
+        try:
+            value = decode_payload(body.payload, body.encoding)
+        except ValueError as error:
+            raise RefusedError("BAD_REQUEST", str(error)) from None
+        if not is_subject(topic):
+            raise RefusedError("BAD_REQUEST", f"not a topic: {topic!r}")
+        if not self.user.publish.may_publish(topic):
+            raise RefusedError("UNAUTHORIZED", f"you may not publish to {topic}")
+        headers = encode_headers([(ID_HEADER, body.id or name)])
+        message = Message(topic, value=value, headers=headers, door=self.door)
+        if message.size > self.settings.max_payload:
+            raise RefusedError("BAD_REQUEST", f"at most {self.settings.max_payload} bytes")
+        self._ack(command, message={"id": body.id or name})
+        self.hub.deliver(message, self)
+
+    # What the hub calls
+
+    def deliver(self, subscription: Subscription, message: Message) -> None:
+        sampler = self._samplers.get(subscription.pattern)
+        if sampler is not None:
+            sampler.take(message)
+        else:
+            self.push(message.subject, self.encode(message))
+
+    def ended(self, subscription: Subscription, reason: str) -> None:
+        super().ended(subscription, reason)
+        self._stop_sampling(subscription.pattern)
+        self.tell("info", topic=shown(subscription.pattern), msg=f"topic {reason}")
+
+
+class JsonSockets:
+    """Makes the clients of `/ws`."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.event = Once(self._event)
+
+    def _event(self, message: Message) -> bytes:
+        return frame(TEXT, b'{"type":"event",' + self.streams.event(message)[1:])
+
+    def buildProtocol(self, request: Request) -> JsonClient:
+        asked = cast(Any, request)
+        asked.rtmb_socket = client = JsonClient(request, self, asked.rtmb_user)
+        return client
+
+    def resource(self) -> IResource:
+        return SocketResource(self)
+
+
+# The text protocol over WebSockets
+
+
+class _Through:
+    """Frames of a byte stream: what is in them is passed on as it comes, and nothing kept."""
+
+    def __init__(self, socket: NatsSocket) -> None:
+        self._socket = socket
+
+    def add(self, new: str | bytes) -> None:
+        if new and not self._socket.closing:
+            data = new.encode() if isinstance(new, str) else bytes(new)
+            self._socket.protocol.dataReceived(data)
+
+    def done(self) -> Any:
+        return b""
+
+
+class NatsSocket(Socket):
+    """The transport of one `NatsProtocol`: its bytes travel in binary frames.
+
+    The protocol has an outbox of its own, which hands over a piece when ours is empty."""
+
+    def __init__(self, request: Request, sockets: NatsSockets) -> None:
+        super().__init__(request)
+        self._sockets = sockets
+        self._producer: IPullProducer | None = None
+        self._going_on = False
+        self._linger: IDelayedCall | None = None
+        self.protocol = sockets.factory.buildProtocol(None)
+
+    def opened(self) -> None:
+        through = _Through(self)
+        limit = self._sockets.factory.settings.max_pending + MOST_ANSWERS
+        self.take(limit, lambda last: self.abortConnection(), through, through)
+        self.outbox.drained = self._drained
+        self.protocol.makeConnection(self)
+
+    def textMessageReceived(self, message: str) -> None:
+        pass  # `_Through` has had it
+
+    def bytesMessageReceived(self, data: bytes | bytearray) -> None:
+        pass
+
+    def connectionLost(self, reason: Failure) -> None:
+        super().connectionLost(reason)
+        self._producer = None
+        if self._linger is not None and self._linger.active():
+            self._linger.cancel()
+        self.protocol.connectionLost(reason)
+        self.outbox.discard()
+
+    def hang_up(self, code: int, reason: str) -> None:
+        self._finish(close_frame(code, reason))
+
+    def peer_closed(self, answer: bytes) -> None:
+        self.protocol.done = True
+        self._finish(answer)
+
+    def _finish(self, last: bytes) -> None:
+        self.closing = True
+        self.outbox.write(last)
+        self._linger = self._sockets.factory.reactor.callLater(LINGER, self.raw.abortConnection)
+        self.outbox.finish()
+
+    # What `NatsProtocol` and its outbox want of a transport
+
+    def getPeer(self) -> Any:
+        return self.raw.getPeer()
+
+    def getHost(self) -> Any:
+        return self.raw.getHost()
+
+    def write(self, data: bytes) -> None:
+        self.outbox.write(frame(BINARY, data))
+
+    def registerProducer(self, producer: IPullProducer, streaming: bool) -> None:
+        self._producer = producer
+        self._go_on()
+
+    def unregisterProducer(self) -> None:
+        self._producer = None
+
+    def _drained(self) -> None:
+        if self._producer is not None and not self._going_on:
+            self._going_on = True
+            self._sockets.factory.reactor.callLater(0, self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        while self._producer is not None and not self.outbox.pending:
+            self._producer.resumeProducing()
+
+    def loseConnection(self) -> None:
+        if not self.closing:
+            stopping = self.protocol.closed_reason == "the broker is stopping"
+            self.hang_up(GOING_AWAY if stopping else 1000, self.protocol.closed_reason)
+
+    def abortConnection(self) -> None:
+        self.closing = True
+        self.outbox.discard()
+        self.raw.abortConnection()
+
+    def pauseProducing(self) -> None:
+        self.raw.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        if not self.closing:
+            self.raw.resumeProducing()
+
+
+class NatsSockets:
+    """Makes the NATS clients that come over WebSockets."""
+
+    def __init__(self, factory: NatsFactory) -> None:
+        self.factory = factory
+
+    def buildProtocol(self, request: Request) -> NatsSocket:
+        socket = NatsSocket(request, self)
+        cast(Any, request).rtmb_socket = socket
+        return socket
+
+    def resource(self) -> IResource:
+        return SocketResource(self)

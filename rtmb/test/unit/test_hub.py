@@ -1,0 +1,193 @@
+"""Tests for `rtmb.core.hub` and `rtmb.core.history`."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from rtmb.core.history import MESSAGE_COST, TOPIC_COST, History
+from rtmb.core.hub import Hub, split_past
+from rtmb.core.message import Message
+from rtmb.core.subjects import Counters, Subscription
+from rtmb.interfaces import ISubscriber
+
+
+@implementer(ISubscriber)
+class Listener:
+    """A subscriber that keeps what it gets."""
+
+    door = "test"
+
+    def __init__(self, name: str = "listener", *, echo: bool = True) -> None:
+        self.name = name
+        self.counters = Counters()
+        self.echo = echo
+        self.stalled = False
+        self.got: list[tuple[str, bytes]] = []
+        self.endings: list[str] = []
+
+    def deliver(self, subscription: Subscription, message: Message) -> None:
+        self.got.append((message.subject, message.payload))
+
+    def flush(self) -> bool:
+        return False
+
+    def ended(self, subscription: Subscription, reason: str) -> None:
+        self.endings.append(reason)
+
+
+class HubTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.now = 0.0
+        self.hub = Hub(self.clock, history=3)
+        self.listener = Listener()
+
+    def clock(self) -> float:
+        self.now += 1
+        return self.now
+
+    def subscribe(self, pattern: str, queue: str | None = None, past: int = 0) -> Subscription:
+        subscription = Subscription(self.listener, pattern, queue)
+        self.hub.subscribe(subscription, past)
+        return subscription
+
+    def publish(self, subject: str, payload: bytes = b"x", source: Listener | None = None) -> int:
+        return self.hub.publish(Message(subject, payload), source)
+
+    def test_interface(self) -> None:
+        verifyObject(ISubscriber, self.listener)
+
+    def test_everyone_who_matches(self) -> None:
+        """A message goes once to each subscription that matches, and the number is told."""
+        self.subscribe("a.*")
+        self.subscribe("a.b")
+        self.subscribe("c")
+        self.assertEqual(self.publish("a.b"), 2)
+        self.assertEqual(self.publish("none"), 0)
+
+    def test_echo(self) -> None:
+        """Who wants no echo gets none, in a queue group neither."""
+        self.listener.echo = False
+        self.subscribe("a")
+        self.subscribe("a", "q")
+        self.assertEqual(self.publish("a", source=self.listener), 0)
+        self.assertEqual(self.publish("a"), 2)
+
+    def test_past(self) -> None:
+        """The past comes first, oldest first and by time across subjects, then what is new."""
+        for subject, payload in (("w.a", b"1"), ("w.b", b"2"), ("w.a", b"3"), ("v", b"4")):
+            self.publish(subject, payload)
+        self.subscribe("w.*", past=2)
+        self.publish("w.b", b"5")
+        self.assertEqual([p for _, p in self.listener.got], [b"1", b"2", b"3", b"5"])
+
+    def test_split_past(self) -> None:
+        self.assertEqual(split_past("$REPLAY.20.orders.*"), ("orders.*", 20))
+        self.assertEqual(split_past("$LAST.>"), (">", 1))
+        for ordinary in ("$LAST", "$REPLAY.x.a", "$REPLAY.5", "x.$LAST.a"):
+            self.assertEqual(split_past(ordinary), (ordinary, 0))
+
+    def test_inboxes_are_not_remembered(self) -> None:
+        self.publish("_INBOX.a.b")
+        self.assertEqual(len(self.hub.history), 0)
+        self.assertEqual(list(self.hub.trie.cached()), [])
+
+    def test_maximum(self) -> None:
+        """A subscription ends by itself at its maximum, and at once if it is past it."""
+        subscription = self.subscribe("a")
+        self.publish("a")
+        self.assertFalse(self.hub.limit(subscription, 2))
+        self.publish("a")
+        self.publish("a")
+        self.assertEqual(len(self.listener.got), 2)
+        self.assertEqual(self.listener.endings, ["maximum"])
+        other = self.subscribe("b")
+        self.publish("b")
+        self.assertTrue(self.hub.limit(other, 1))
+
+    def test_counters(self) -> None:
+        self.subscribe(">")
+        source = Listener()
+        self.publish("a", b"12345", source)
+        totals = self.hub.totals
+        self.assertEqual((totals.in_msgs, totals.in_bytes), (1, 5))
+        self.assertEqual((totals.out_msgs, totals.out_bytes), (1, 5))
+        self.assertEqual((source.counters.in_msgs, source.counters.out_msgs), (1, 0))
+        self.assertEqual(self.listener.counters.out_bytes, 5)
+        topic = self.hub.topics()["a"]
+        self.assertEqual((topic.messages, topic.bytes), (1, 5))
+
+    def test_topics(self) -> None:
+        """A topic is there when it was created, published on or subscribed to by name."""
+        self.assertTrue(self.hub.create_topic("made"))
+        self.assertFalse(self.hub.create_topic("made"))
+        self.publish("used")
+        self.subscribe("heard")
+        self.subscribe("wild.*")
+        self.assertEqual(set(self.hub.topics()), {"made", "used", "heard"})
+        self.assertTrue(self.hub.delete_topic("heard"))
+        self.assertEqual(self.listener.endings, ["deleted"])
+        self.assertTrue(self.hub.delete_topic("used") and self.hub.delete_topic("made"))
+        self.assertFalse(self.hub.delete_topic("never"))
+        self.assertEqual(self.hub.topics(), {})
+
+    def test_deleted_topic_starts_anew(self) -> None:
+        self.publish("a", b"old")
+        self.hub.delete_topic("a")
+        self.publish("a", b"new")
+        self.assertEqual([m.payload for m in self.hub.newest("a", 9)], [b"new"])
+
+
+class HistoryTests(SynchronousTestCase):
+    def fill(self, history: History, name: str, size: int = 0) -> None:
+        topic = history.topic(name)
+        topic.keep(Message(name, b"x" * size))
+        history.used(topic)
+        if history.charge(size + MESSAGE_COST):
+            history.audit()
+
+    def test_depth(self) -> None:
+        history = History(2, 1 << 20)
+        for _ in range(5):
+            self.fill(history, "a")
+        self.assertEqual(len(history.topic("a").newest(99)), 2)
+
+    def test_off(self) -> None:
+        history = History(0, 1 << 20)
+        self.fill(history, "a")
+        self.assertEqual(history.topic("a").newest(9), [])
+
+    def test_longest_unused_goes_first(self) -> None:
+        budget = 10 * (TOPIC_COST + MESSAGE_COST + 1000)
+        history = History(5, budget)
+        for i in range(9):
+            self.fill(history, f"t{i}", 1000)
+        self.fill(history, "t0", 1000)
+        for i in range(9, 14):
+            self.fill(history, f"t{i}", 1000)
+        names = [t.name for t in history]
+        self.assertIn("t0", names)
+        self.assertNotIn("t1", names)
+        self.assertIn("t13", names)
+
+    def test_never_over_budget(self) -> None:
+        """However it is filled, what is held stays within the budget."""
+        history = History(3, 100_000)
+        for i in range(2000):
+            self.fill(history, f"t{i * 7 % 60}", i * 31 % 4000)
+            held = sum(len(m.payload) for t in history for m in t.newest(9))
+            self.assertLessEqual(held, 100_000)
+
+    def test_one_large_topic_keeps_its_newest(self) -> None:
+        history = History(100, 50_000)
+        for _ in range(100):
+            self.fill(history, "a", 5_000)
+        self.assertGreaterEqual(len(history.topic("a").newest(99)), 5)
+
+    def test_created_topics_stay(self) -> None:
+        history = History(5, 20_000)
+        history.topic("made").created = True
+        for i in range(50):
+            self.fill(history, f"t{i}", 1000)
+        self.assertIsNotNone(history.get("made"))
