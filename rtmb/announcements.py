@@ -16,10 +16,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from rtmb.clients import Clients
+from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters
-from rtmb.interfaces import ISubscriber
+from rtmb.interfaces import IClient
 
 EVENTS = "!system/events/"
 METRICS = "!system/metrics/"
@@ -31,13 +32,14 @@ _MOST_WAITING = 10_000
 SHOWN = 10
 
 
-class System(Service):
+class Announcements(Service):
     """The broker's own log, counts and subjects."""
 
     log = Logger()
 
-    def __init__(self, hub: Hub, reactor: IReactorTime, interval: float) -> None:
+    def __init__(self, hub: Hub, clients: Clients, reactor: IReactorTime, interval: float) -> None:
         self.hub = hub
+        self._clients = clients
         self._reactor = reactor
         self._waiting: list[tuple[str, dict[str, Any]]] = []
         #: How many clients came since the start, by door.
@@ -54,16 +56,16 @@ class System(Service):
 
     # What doors tell
 
-    def connected(self, client: ISubscriber) -> None:
+    def connected(self, client: IClient) -> None:
         self.log.info("{name} connected", name=client.name)
         self.connections[client.door] += 1
         self.tell("connect", client)
 
-    def disconnected(self, client: ISubscriber, reason: str) -> None:
+    def disconnected(self, client: IClient, reason: str) -> None:
         self.log.info("{name} disconnected: {reason}", name=client.name, reason=reason)
         self.tell("disconnect", client, reason=reason)
 
-    def slow(self, client: ISubscriber, policy: str, subject: str, pending: int) -> None:
+    def slow(self, client: IClient, policy: str, subject: str, pending: int) -> None:
         """A client does not keep up, and `policy` ("close", "skip", …) is what is done about it."""
         self.slow_consumers[client.door, policy] += 1
         self.log.warn(
@@ -75,17 +77,17 @@ class System(Service):
         )
         self.tell("slow_consumer", client, policy=policy, subject=subject, pending_bytes=pending)
 
-    def dropped(self, client: ISubscriber, count: int, subjects: Iterable[str]) -> None:
+    def dropped(self, client: IClient, count: int, subjects: Iterable[str]) -> None:
         """Messages were left out for a client that does not keep up. Doors sum up: once a burst,
         not once a message."""
         self.count_drops(client, count)
         self.tell_drops(client, count, subjects)
 
-    def count_drops(self, client: ISubscriber, count: int) -> None:
+    def count_drops(self, client: IClient, count: int) -> None:
         """The half of `dropped` that may be called often: while a burst lasts."""
         self.drops[client.door] += count
 
-    def tell_drops(self, client: ISubscriber, count: int, subjects: Iterable[str]) -> None:
+    def tell_drops(self, client: IClient, count: int, subjects: Iterable[str]) -> None:
         """The other half, for when the burst is over."""
         names = sorted(subjects)[:SHOWN]
         self.log.warn(
@@ -96,7 +98,7 @@ class System(Service):
         )
         self.tell("drop", client, count=count, subjects=names)
 
-    def tell(self, event: str, client: ISubscriber | None = None, **facts: Any) -> None:
+    def tell(self, event: str, client: IClient | None = None, **facts: Any) -> None:
         """Publish an event. Not at once: doors call this from the middle of a delivery."""
         if client is not None:
             facts = {"door": client.door, "client": client.name, **facts}
@@ -128,7 +130,7 @@ class System(Service):
 
     def _now(self) -> dict[str, tuple[int, int]]:
         """Commands taken and messages sent so far, by door, and of all under an empty name."""
-        doors = {d: c for d, c in self.hub.by_door().items() if d != DOOR}
+        doors = {d: c for d, c in self._clients.by_door().items() if d != DOOR}
         total = Counters()
         for counters in doors.values():
             total.add(counters)
@@ -138,8 +140,7 @@ class System(Service):
 
     def measure(self) -> None:
         """Publish how much passed since the last time."""
-        clients = self.hub.clients.values()
-        here = Counter(client.door for client in clients)
+        here = Counter(client.door for client in self._clients)
         slow: Counter[str] = Counter()
         for (door, _), count in self.slow_consumers.items():
             slow[door] += count

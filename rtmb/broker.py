@@ -9,20 +9,20 @@ from __future__ import annotations
 import ipaddress
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from rtmb.announcements import System
 from rtmb.auth import Authenticator
+from rtmb.clients import Clients
 from rtmb.config import Settings, SettingsError
 from rtmb.core.hub import Hub
 from rtmb.core.journal import Journal
 from rtmb.core.subjects import is_pattern
 from rtmb.doors import BUILT_IN, plugged_in
-from rtmb.interfaces import IAuthenticator
+from rtmb.interfaces import IAuthenticator, IDoor, IDoorService
 from rtmb.tls import tls_options
 
 
@@ -51,35 +51,31 @@ class Broker(MultiService):
             history_bytes=settings.history_bytes,
             journal=self.journal,
         )
-        self.system = System(self.hub, reactor, settings.metrics_interval)
-        self.system.setName("system")
-        self.system.setServiceParent(self)
+        #: Everyone connected, at any door.
+        self.clients = Clients(settings.max_connections)
+        self.announcements = Announcements(
+            self.hub, self.clients, reactor, settings.metrics_interval
+        )
         self._own_authenticator = authenticator is None
         self.authenticator = authenticator or _authenticator(settings)
         self.tls = tls_options(settings)
-        self._add_doors()
-
-    def _add_doors(self) -> None:
-        doors = {door.name: door for door in BUILT_IN}
-        wanted = {name: dict(self.settings.doors.get(name, {})) for name in doors}
-        if self.settings.doors.keys() - doors.keys():
-            doors.update((door.name, door) for door in plugged_in())
-        for name, options in self.settings.doors.items():
-            if name not in doors:
-                raise SettingsError(
-                    f"doors.{name}: no such door; installed are {', '.join(sorted(doors))}"
-                )
-            wanted[name] = options
-        for name, options in wanted.items():
-            service = doors[name].open(self, options)
+        self._run("announcements", self.announcements)
+        #: The services of the doors that are open, by name.
+        self.doors: dict[str, IDoorService] = {}
+        for name, (door, options) in _doors(settings).items():
+            service = door.open(self, options)
             if service is not None:
-                service.setName(name)
-                service.setServiceParent(self)
+                self.doors[name] = service
+                self._run(name, service)
+
+    def _run(self, name: str, service: Any) -> None:
+        service.setName(name)
+        service.setServiceParent(self)
 
     @property
     def port(self) -> int:
         """The port of the text door, once it listens."""
-        return int(self.getServiceNamed("nats").port)
+        return int(cast(Any, self.doors["nats"]).port)
 
     @property
     def url(self) -> str:
@@ -96,18 +92,40 @@ class Broker(MultiService):
     def reload(self, settings: Settings) -> None:
         """Take over new users, permissions and limits. The rest needs a restart."""
         self.settings = settings
+        self.clients.limit = settings.max_connections
         if self._own_authenticator:
             self.authenticator = _authenticator(settings)
-        for service in self:
-            if hasattr(service, "reload"):
-                service.reload(settings, self.authenticator)
+        for service in self.doors.values():
+            service.reload(settings, self.authenticator)
 
-    def lame_duck(self) -> Deferred[Any]:
-        """Send the clients elsewhere, gently; fires when the last has gone."""
+    def enter_lame_duck(self) -> Deferred[Any]:
+        """Let nobody in any more and send the clients elsewhere, gently; fires when the last has
+        gone."""
+        self.clients.leaving = True
         grace = self.settings.lame_duck
-        return DeferredList(
-            [s.enter_lame_duck(grace) for s in self if hasattr(s, "enter_lame_duck")]
-        )
+        return DeferredList([s.enter_lame_duck(grace) for s in self.doors.values()])
+
+
+def _doors(settings: Settings) -> dict[str, tuple[IDoor, dict[str, Any]]]:
+    """The doors to open, each with its own table of the configuration."""
+    own = {door.name: door for door in BUILT_IN}
+    others = {}
+    if settings.doors.keys() - own.keys():
+        others = {door.name: door for door in plugged_in()}
+    opened = {name: (door, {}) for name, door in own.items()}
+    for name, options in settings.doors.items():
+        if name in own and options:
+            raise SettingsError(
+                f"doors.{name}: unknown key {next(iter(options))}; what this door can be told "
+                "stands at the top level"
+            )
+        if name not in own and name not in others:
+            raise SettingsError(
+                f"doors.{name}: no such door; installed are {', '.join(sorted(own | others))}"
+            )
+        if name in others:
+            opened[name] = (others[name], dict(options))
+    return opened
 
 
 def _authenticator(settings: Settings) -> Authenticator:

@@ -136,8 +136,8 @@ class TwistdBroker(Broker):
         self.log.info("settings reloaded")
 
     def _retire(self) -> None:
-        self.log.info("lame duck mode: {n} clients", n=len(self.hub.clients))
-        self.lame_duck().addCallback(lambda _: self.reactor.stop())
+        self.log.info("lame duck mode: {n} clients", n=len(self.clients))
+        self.enter_lame_duck().addCallback(lambda _: self.reactor.stop())
 
 
 def makeService(options: Options) -> TwistdBroker:

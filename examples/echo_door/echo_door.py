@@ -21,9 +21,11 @@ from zope.interface import implementer
 from rtmb.broker import Broker
 from rtmb.codecs.nats import to_wire
 from rtmb.config import SettingsError, port_number
+from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription, is_pattern, is_subject
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import is_pattern, is_subject
 from rtmb.interfaces import IDoor, ISubscriber
 
 #: A client that leaves this many bytes unread is dropped.

@@ -8,42 +8,16 @@ differ from it. Knows no sockets and no protocol.
 from __future__ import annotations
 
 import heapq
-import re
-from collections import defaultdict
 from collections.abc import Callable
 from operator import attrgetter
 
+from rtmb.core.counters import Counters
 from rtmb.core.history import MESSAGE_COST, History, Topic
 from rtmb.core.journal import Journal
 from rtmb.core.message import Message
-from rtmb.core.subjects import (
-    Counters,
-    Route,
-    SubjectTrie,
-    Subscription,
-    has_wildcard,
-    hears,
-    matches,
-)
+from rtmb.core.routing import Route, SubjectTrie, Subscription
+from rtmb.core.subjects import INBOX, has_wildcard, hears, matches
 from rtmb.interfaces import ISubscriber
-
-#: Replies to requests: one-off subjects, not remembered and their routes not kept.
-INBOX = "_INBOX."
-
-#: Prefixes that ask for the past of the pattern behind them.
-_PAST = re.compile(r"\$(?:LAST|REPLAY\.(?P<count>\d{1,9}))\.(?P<pattern>.+)")
-
-
-def split_past(pattern: str) -> tuple[str, int]:
-    """A subscription's pattern, and how many messages of each subject it wants from the past.
-
-    >>> split_past("$REPLAY.20.orders.*"), split_past("$LAST.weather.>"), split_past("orders")
-    (('orders.*', 20), ('weather.>', 1), ('orders', 0))
-    """
-    found = _PAST.fullmatch(pattern) if pattern.startswith("$") else None
-    if found is None:
-        return pattern, 0
-    return found["pattern"], int(found["count"] or 1)
 
 
 class Hub:
@@ -65,23 +39,6 @@ class Hub:
         self._totals = Counters()
         #: Subscribers that have collected messages and wait for `flush`.
         self.awake: list[ISubscriber] = []
-        #: Everyone connected, at any door, by the number that `join` gave.
-        self.clients: dict[int, ISubscriber] = {}
-        self._last_client = 0
-        self._departed: defaultdict[str, Counters] = defaultdict(Counters)
-
-    # Coming and going
-
-    def join(self, subscriber: ISubscriber) -> int:
-        """Say that a client is here; returns its number."""
-        self._last_client += 1
-        self.clients[self._last_client] = subscriber
-        return self._last_client
-
-    def leave(self, number: int) -> None:
-        client = self.clients.pop(number, None)
-        if client is not None:
-            self._departed[client.door].add(client.counters)
 
     # Subscribing
 
@@ -96,6 +53,11 @@ class Hub:
     def unsubscribe(self, subscription: Subscription) -> None:
         if self.trie.remove(subscription):
             subscription.subscriber.counters.changes += 1
+
+    def hide(self, subscription: Subscription, deny: tuple[str, ...]) -> None:
+        """From now on, leave out of a subscription what these patterns match."""
+        subscription.deny = deny
+        self.trie.invalidate(subscription.pattern)
 
     def limit(self, subscription: Subscription, maximum: int, *, from_now: bool = False) -> bool:
         """End a subscription after `maximum` messages, counted from its beginning or from now.
@@ -235,16 +197,6 @@ class Hub:
         """Messages and bytes in and out since the start."""
         self.settle_all()
         return self._totals
-
-    def by_door(self) -> dict[str, Counters]:
-        """The same for each door that anyone came by."""
-        self.settle_all()
-        found: defaultdict[str, Counters] = defaultdict(Counters)
-        for door, counters in self._departed.items():
-            found[door].add(counters)
-        for client in self.clients.values():
-            found[client.door].add(client.counters)
-        return dict(found)
 
     def count_in(self, messages: int, size: int, source: ISubscriber | None) -> None:
         """Count messages published."""

@@ -1,19 +1,20 @@
-"""What doors that listen have in common: a service that binds a TCP port, says where, stops
-accepting and drains; and a factory that knows its clients and closes them all in time."""
+"""A service that binds a TCP port, says where, stops accepting and drains: doors inherit it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
-from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
+from zope.interface import implementer
 
-from rtmb.config import SettingsError
+from rtmb.config import Settings, SettingsError
+from rtmb.doors.session import Roster
+from rtmb.interfaces import IAuthenticator, IDoorService
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 BACKLOG = 1024
 
 
+@implementer(IDoorService)
 class Listener(Service):
     """Listens while it runs. Doors inherit it and say in `drain` how their clients are closed."""
 
@@ -32,12 +34,20 @@ class Listener(Service):
     option = "--port"
 
     def __init__(
-        self, reactor: Any, factory: IProtocolFactory, interface: str, port: int, tls: Any = None
+        self,
+        broker: Broker,
+        factory: IProtocolFactory,
+        port: int,
+        rosters: Sequence[Roster[Any]],
+        tls: Any = None,
     ) -> None:
-        self.reactor = reactor
-        self.site = factory
+        self.reactor = broker.reactor
+        self.settings = broker.settings
+        self.factory = factory
+        #: All clients that came by this door.
+        self.rosters = rosters
         #: Where it listens; the port is the real one once it does.
-        self.host, self.port = interface, port
+        self.host, self.port = broker.settings.interface, port
         self._tls = tls
         self.listening: IListeningPort | None = None
 
@@ -47,9 +57,9 @@ class Listener(Service):
         where = {"backlog": BACKLOG, "interface": self.host}
         try:
             if self._tls is None:
-                self.listening = self.reactor.listenTCP(self.port, self.site, **where)
+                self.listening = self.reactor.listenTCP(self.port, self.factory, **where)
             else:
-                self.listening = self.reactor.listenSSL(self.port, self.site, self._tls, **where)
+                self.listening = self.reactor.listenSSL(self.port, self.factory, self._tls, **where)
         except CannotListenError as error:
             reason = getattr(error.socketError, "strerror", None) or error.socketError
             raise SettingsError(
@@ -62,6 +72,8 @@ class Listener(Service):
         if self.listening is None:
             self.privilegedStartService()
         super().startService()
+        for roster in self.rosters:
+            roster.start()
 
     def stop_accepting(self) -> Deferred[None]:
         listening, self.listening = self.listening, None
@@ -71,63 +83,27 @@ class Listener(Service):
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        return DeferredList([self.stop_accepting(), self.drain()]).addCallback(lambda results: None)
+        return _all([self.stop_accepting(), self.drain()])
 
     def drain(self) -> Deferred[None]:
         """Flush and close the clients; fires when the last has gone."""
-        return succeed(None)
+        return _all([roster.close_all(self.settings.drain_timeout) for roster in self.rosters])
+
+    # IDoorService
+
+    def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
+        self.settings = settings
+        for roster in self.rosters:
+            roster.reload(settings, authenticator)
+
+    def enter_lame_duck(self, grace: float) -> Deferred[None]:
+        """A client that is told may come back at once: by then nobody listens."""
+
+        def closed(_: None) -> Deferred[None]:
+            return _all([roster.enter_lame_duck(grace) for roster in self.rosters])
+
+        return self.stop_accepting().addCallback(closed)
 
 
-class Client(Protocol):
-    """One connection, as a `Crowd` sees it."""
-
-    def close(self, *, reason: str) -> None:
-        """Send what waits, and close."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-
-C = TypeVar("C", bound=Client)
-
-
-class Crowd(ServerFactory, Generic[C]):
-    """All clients of a door, and what they share."""
-
-    log = Logger()
-    noisy = False
-
-    def __init__(self, broker: Broker) -> None:
-        self.reactor = broker.reactor
-        self.hub = broker.hub
-        self.system = broker.system
-        self.settings = broker.settings
-        self.authenticator = broker.authenticator
-        self.tls = broker.tls
-        self.clients: dict[int, C] = {}
-        self._empty: Deferred[None] | None = None
-
-    def client_gone(self) -> None:
-        """To be called when a client has left `clients`."""
-        if not self.clients and self._empty is not None:
-            empty, self._empty = self._empty, None
-            empty.callback(None)
-
-    def when_empty(self) -> Deferred[None]:
-        """Fires when the last client has gone."""
-        if not self.clients:
-            return succeed(None)
-        self._empty = Deferred()
-        return self._empty
-
-    def close_all(self, timeout: float) -> Deferred[None]:
-        """Flush and close every client; those that do not take it in time are cut off."""
-        empty = self.when_empty()
-        late = self.reactor.callLater(timeout, self._abort_all)
-        for client in list(self.clients.values()):
-            client.close(reason="the broker is stopping")
-        return empty.addCallback(lambda _: late.cancel() if late.active() else None)
-
-    def _abort_all(self) -> None:
-        for client in list(self.clients.values()):
-            client.abort()
+def _all(waiting: list[Deferred[None]]) -> Deferred[None]:
+    return DeferredList(waiting).addCallback(lambda results: None)

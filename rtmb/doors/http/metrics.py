@@ -25,8 +25,8 @@ from twisted.internet.interfaces import IDelayedCall
 
 from rtmb import __version__
 from rtmb.announcements import DOOR, EVENTS
+from rtmb.core.counters import Counters
 from rtmb.core.history import MESSAGE_COST, TOPIC_COST, History
-from rtmb.core.subjects import Counters
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker

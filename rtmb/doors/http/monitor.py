@@ -25,7 +25,8 @@ from twisted.web.server import Request
 from rtmb import __version__
 from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
-from rtmb.core.subjects import Subscription, is_subject
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import is_subject
 from rtmb.doors.http import metrics
 from rtmb.doors.http.kit import RefusedError, answer, argument, bad, header, path_rest
 from rtmb.doors.http.rest import Call, user_of

@@ -17,9 +17,10 @@ from rtmb.auth import User
 from rtmb.codecs import nats as wire
 from rtmb.codecs.json_message import message_body, shown, timestamp
 from rtmb.config import seconds
-from rtmb.core.hub import INBOX
+from rtmb.core.counters import Counters
 from rtmb.core.message import Message, to_value
-from rtmb.core.subjects import Counters, Subscription
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import INBOX
 from rtmb.doors.http.kit import (
     RefusedError,
     answer,

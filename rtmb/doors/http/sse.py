@@ -18,9 +18,10 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.auth import User
 from rtmb.codecs.json_message import Once
-from rtmb.core.hub import INBOX, Hub
+from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import Subscription, has_wildcard, hears, matches
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import INBOX, has_wildcard, hears, matches
 from rtmb.doors.http.kit import (
     RefusedError,
     argument,

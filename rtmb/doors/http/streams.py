@@ -19,8 +19,9 @@ from zope.interface import implementer
 
 from rtmb.auth import User
 from rtmb.codecs.json_message import Once, event_json, shown
+from rtmb.core.counters import Counters
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription
+from rtmb.core.routing import Subscription
 from rtmb.doors.outbox import Outbox
 from rtmb.interfaces import ISubscriber
 

@@ -20,7 +20,8 @@ from rtmb.auth import User
 from rtmb.codecs.json_message import Once, decode_payload, shown, timestamp
 from rtmb.codecs.nats import encode_headers
 from rtmb.core.message import ID_HEADER, Message
-from rtmb.core.subjects import Subscription, is_pattern, is_subject
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import is_pattern, is_subject
 from rtmb.doors.http.sockets import (
     BINARY,
     GOING_AWAY,

@@ -18,10 +18,12 @@ from zope.interface import implementer
 from rtmb.auth import User
 from rtmb.codecs.msgpack import DOOR, PackedMessage, pack
 from rtmb.config import Settings
+from rtmb.core.counters import Counters
 from rtmb.core.history import MESSAGE_COST, History
-from rtmb.core.hub import INBOX, Hub
+from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription, is_subject
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import INBOX, is_subject
 from rtmb.doors.msgpack.globs import GlobTree, compile_glob, has_glob
 from rtmb.interfaces import ISubscriber
 

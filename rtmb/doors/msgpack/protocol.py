@@ -35,8 +35,10 @@ from rtmb.codecs.msgpack import (
     topic_end,
 )
 from rtmb.config import Settings
+from rtmb.core.counters import Counters
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription, is_subject
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import is_subject
 from rtmb.doors.listener import Crowd, Listener
 from rtmb.doors.msgpack.feed import Entry, Feed, parcel_of
 from rtmb.doors.outbox import PIECE, Outbox

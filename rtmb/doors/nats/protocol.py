@@ -29,9 +29,10 @@ from rtmb.auth import ANYONE, Credentials, User
 from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
 from rtmb.config import Settings
-from rtmb.core.hub import INBOX, split_past
+from rtmb.core.counters import Counters
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription, is_pattern, is_subject
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import INBOX, is_pattern, is_subject, split_past
 from rtmb.doors.listener import Crowd, Listener
 from rtmb.doors.nats.walk import BulkReceiver, Known
 from rtmb.doors.outbox import Outbox

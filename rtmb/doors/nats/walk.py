@@ -28,7 +28,7 @@ from rtmb.codecs import nats as wire
 from rtmb.core.history import MESSAGE_COST, Topic
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import QueueGroup, Route, Share, Subscription
+from rtmb.core.routing import QueueGroup, Route, Share, Subscription
 from rtmb.interfaces import ISubscriber
 
 #: How many subjects, and how many sizes, are kept ready: about 300 bytes each.

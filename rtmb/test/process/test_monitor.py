@@ -27,8 +27,9 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.auth import Access
+from rtmb.core.counters import Counters
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription
+from rtmb.core.routing import Subscription
 from rtmb.doors.http.metrics import BEAT, PAST
 from rtmb.doors.http.monitor import PREVIEW, duration, uptime
 from rtmb.doors.http.site import HttpService

@@ -6,10 +6,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from rtmb.core.counters import Counters
 from rtmb.core.history import MESSAGE_COST, TOPIC_COST, History
-from rtmb.core.hub import Hub, split_past
+from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import Counters, Subscription
+from rtmb.core.routing import Subscription
+from rtmb.core.subjects import split_past
 from rtmb.interfaces import ISubscriber
 
 

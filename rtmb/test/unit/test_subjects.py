@@ -9,17 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.core.subjects import (
-    QueueGroup,
-    Route,
-    SubjectTrie,
-    Subscription,
-    has_wildcard,
-    is_pattern,
-    is_subject,
-    matches,
-    overlap,
-)
+from rtmb.core.routing import QueueGroup, Route, SubjectTrie, Subscription
+from rtmb.core.subjects import has_wildcard, is_pattern, is_subject, matches, overlap
 
 
 def subscriber(name: str = "s") -> Any:
