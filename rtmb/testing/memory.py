@@ -14,7 +14,7 @@ from rtmb.client import Client, ConnectionFailed, Options
 from rtmb.client.address import Address
 from rtmb.client.connection import Connection
 from rtmb.config import Settings
-from rtmb.doors.nats.protocol import NatsService
+from rtmb.doors.nats.service import NatsService
 
 
 class MemoryTransport(StringTransport):
