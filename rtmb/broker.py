@@ -112,7 +112,7 @@ class Broker(MultiService):
 
 def _authenticator(settings: Settings) -> Authenticator:
     return Authenticator(
-        settings.access, user=settings.user, password=settings.password, token=settings.token
+        settings.auth, user=settings.user, password=settings.password, token=settings.token
     )
 
 

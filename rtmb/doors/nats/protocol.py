@@ -676,7 +676,7 @@ class NatsFactory(Crowd["NatsProtocol"]):
         self.subjects.clear()
         self.sizes.clear()
         for client in list(self.clients.values()):
-            client.reloaded(settings, authenticator.still(client.user))
+            client.reloaded(settings, authenticator.recheck(client.user))
 
     # Ending
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.auth import Access
+from rtmb.auth import AuthTable
 from rtmb.client import (
     AuthenticationFailed,
     ClientError,
@@ -226,7 +226,7 @@ class PermissionTests(SynchronousTestCase):
         """They are told, the reader of that subject too, and the connection lives."""
         rule = {"subscribe": {"allow": ["ok", "_INBOX.>"]}, "publish": {"deny": ["no"]}}
         user = {"user": "u", "password": "p", "permissions": rule}
-        memory = MemoryBroker(access=Access.from_table({"users": [user]}))
+        memory = MemoryBroker(auth=AuthTable.from_table({"users": [user]}))
         events: list[Event] = []
         client = memory.connect(user="u", password="p", on_event=events.append)
         allowed, denied = client.subscribe("ok"), client.subscribe("secret")
