@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rtmb.core.subjects import from_raw as from_wire  # noqa: F401
-from rtmb.core.subjects import to_raw as to_wire  # noqa: F401
+from rtmb.core.routing import from_raw as from_wire  # noqa: F401
+from rtmb.core.routing import to_raw as to_wire  # noqa: F401
 
 CRLF = b"\r\n"
 

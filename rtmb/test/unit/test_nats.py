@@ -11,11 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from rtmb.auth import Access, Credentials, User
+from rtmb.auth import AuthTable, Credentials, User
 from rtmb.config import Settings
 from rtmb.doors.nats.protocol import NatsProtocol
 from rtmb.interfaces import IAuthenticator, ISubscriber
-from rtmb.test.memory import MemoryBroker, Peer
+from rtmb.test.support.memory import MemoryBroker, Peer
 
 #: Input, and all that the client hears. `X` is said by one client with no CONNECT: it is bare.
 #: Every case is run whole, byte by byte and cut at every point, through the bulk walk and without.
@@ -327,7 +327,7 @@ class KeepAliveTests(SynchronousTestCase):
 
 class AccessTests(SynchronousTestCase):
     def broker(self, users: list[dict[str, Any]], **auth: Any) -> MemoryBroker:
-        return MemoryBroker(access=Access.from_table({"users": users, **auth}))
+        return MemoryBroker(auth=AuthTable.from_table({"users": users, **auth}))
 
     def test_nothing_before_connect(self) -> None:
         """With users set, CONNECT comes first and INFO says so."""
@@ -444,7 +444,7 @@ class AccessTests(SynchronousTestCase):
             def authenticate(self, credentials: Credentials) -> Deferred[User | None]:
                 return self.answer
 
-            def still(self, user: User | None) -> User | None:
+            def recheck(self, user: User | None) -> User | None:
                 return user
 
         for bulk in (True, False):
@@ -468,7 +468,7 @@ class AccessTests(SynchronousTestCase):
         u.heard()
         v.heard()
         users = [{"user": "u", "password": "p", "permissions": {"subscribe": {"deny": ["a"]}}}]
-        broker.broker.reload(Settings(access=Access.from_table({"users": users}), max_payload=4))
+        broker.broker.reload(Settings(auth=AuthTable.from_table({"users": users}), max_payload=4))
         heard = u.heard()
         self.assertIn(b"Permissions Violation for Subscription", heard)
         self.assertIn(b'"max_payload":4', heard)
