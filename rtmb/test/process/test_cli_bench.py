@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.cli.worker import Event as WorkerEvent
 from rtmb.cli.worker import Plan, Problem, Progress, Result, Server
-from rtmb.test.commands import Terminal, rtmb, shared
-from rtmb.test.processes import (
+from rtmb.test.support.commands import Terminal, rtmb, shared
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import (
     NATS_SERVER,
     BrokerProcess,
     NatsServerProcess,
@@ -81,7 +81,7 @@ class NumberTests(WithBroker):
             self.assertGreater(row["seconds"], 0.1)
 
     def test_payloads_from_a_file(self) -> None:
-        path = Path(tempfile.mkdtemp()) / "payloads"
+        path = folder(self) / "payloads"
         path.write_bytes(b"first\n\nsecond \xff\nthird")
         for more in ((), ("--rate", "1000")):
             with RawClient(self.broker.port) as watcher:
@@ -111,7 +111,7 @@ class NumberTests(WithBroker):
 
     def test_compare_goes_in_turn(self) -> None:
         need(self, Path(NATS_SERVER).exists(), "no nats-server here")
-        path = Path(tempfile.mkdtemp()) / "rounds.csv"
+        path = folder(self) / "rounds.csv"
         with NatsServerProcess() as other:
             report = self.bench(
                 "--compare", other.url, "--messages", "2000", "--rounds", "2", "--csv", str(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from rtmb.auth import ANYONE, Access, AccessError, Authenticator, Credentials, Rule, User
-
-
-def nkey(prefix: int, raw: bytes) -> str:
-    body = bytes((prefix,)) + raw
-    whole = body + binascii.crc_hqx(body, 0).to_bytes(2, "little")
-    return base64.b32encode(whole).decode().rstrip("=")
+from rtmb.test.support.users import USER, nkey_text
 
 
 class RuleTests(SynchronousTestCase):
@@ -82,7 +76,7 @@ class TableTests(SynchronousTestCase):
             ({"users": [{"user": "a", "password": 1}]}, "must be text"),
             ({"users": [good, good]}, "a is there twice"),
             ({"users": [{"nkey": "UABC"}]}, "not an nkey"),
-            ({"users": [{"nkey": nkey(0, bytes(32))}]}, "begin with U"),
+            ({"users": [{"nkey": nkey_text(bytes(33))}]}, "begin with U"),
             ({"users": [{**good, "permissions": {"publish": {"allow": "a"}}}]}, "list of patterns"),
             ({"users": [{**good, "permissions": {"publish": {"allow": ["a..b"]}}}]}, "'a..b'"),
             ({"users": [{**good, "permissions": {"publish": {"deny": ["a q"]}}}]}, "'a q'"),
@@ -90,7 +84,7 @@ class TableTests(SynchronousTestCase):
             ({"users": [{**good, "expires": "tomorrow"}]}, "expires must be a time"),
             ({"users": [good], "no_auth_user": "b"}, "no_auth_user"),
             (
-                {"users": [{"nkey": nkey(20 << 3, bytes(32))}], "no_auth_user": "UAAA"},
+                {"users": [{"nkey": nkey_text(bytes([USER]) + bytes(32))}], "no_auth_user": "UAAA"},
                 "no_auth_user",
             ),
         ):
@@ -99,7 +93,7 @@ class TableTests(SynchronousTestCase):
 
     def test_guest_cannot_be_an_nkey(self) -> None:
         """A client that says nothing cannot sign."""
-        key = nkey(20 << 3, bytes(32))
+        key = nkey_text(bytes([USER]) + bytes(32))
         self.assertIn("no_auth_user", self.wrong({"users": [{"nkey": key}], "no_auth_user": key}))
 
     def test_time_without_zone_is_utc(self) -> None:
@@ -172,7 +166,7 @@ class AuthenticatorTests(TestCase):
 
     async def test_nkey(self) -> None:
         private = Ed25519PrivateKey.generate()
-        public = nkey(20 << 3, private.public_key().public_bytes_raw())
+        public = nkey_text(bytes([USER]) + private.public_key().public_bytes_raw())
         authenticator = Authenticator(Access.from_table({"users": [{"nkey": public}]}))
         self.assertTrue(authenticator.nonce_needed)
 

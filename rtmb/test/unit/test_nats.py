@@ -15,7 +15,7 @@ from rtmb.auth import Access, Credentials, User
 from rtmb.config import Settings
 from rtmb.doors.nats.protocol import NatsProtocol
 from rtmb.interfaces import IAuthenticator, ISubscriber
-from rtmb.test.memory import MemoryBroker, Peer
+from rtmb.test.support.memory import MemoryBroker, Peer
 
 #: Input, and all that the client hears. `X` is said by one client with no CONNECT: it is bare.
 #: Every case is run whole, byte by byte and cut at every point, through the bulk walk and without.

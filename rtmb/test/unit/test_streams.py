@@ -15,7 +15,7 @@ from rtmb.core.routing import Subscription
 from rtmb.doors.http.streams import ROOM, Stream, Streams
 from rtmb.doors.outbox import Outbox
 from rtmb.interfaces import ISubscriber
-from rtmb.test.memory import MemoryBroker, MemoryTransport
+from rtmb.test.support.memory import MemoryBroker, MemoryTransport
 
 
 class Plain(Stream):

@@ -33,6 +33,7 @@ __all__ = [
     "ServerProcess",
     "Tail",
     "Typist",
+    "WithBroker",
     "WithProcesses",
     "environment",
     "need",
@@ -301,3 +302,11 @@ class WithProcesses(unittest.TestCase):
         """The broker says this last, and closes."""
         got = client.read_to_end()
         self.assertTrue(got.endswith(last), got)
+
+
+class WithBroker(unittest.TestCase):
+    """A broker for each test."""
+
+    def setUp(self) -> None:
+        self.broker = BrokerProcess()
+        self.addCleanup(self.broker.stop)

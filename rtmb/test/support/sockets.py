@@ -12,7 +12,7 @@ import ssl
 import unittest
 from typing import Any, ClassVar, Self
 
-from rtmb.test.processes import PATIENCE, BrokerProcess, RawClient
+from rtmb.test.support.processes import PATIENCE, BrokerProcess, RawClient
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 

@@ -1,6 +1,6 @@
 """A driver for the tests to kill: ``in.>`` to Parquet, and by way of the sink to ``out.…``.
 
-    python -m rtmb.test.spark_driver MASTER SERVER FOLDER [now]
+    python -m rtmb.test.support.spark_driver MASTER SERVER FOLDER [now]
 
 With ``now`` it does what is there and ends; else it goes on for ever. It prints each batch.
 """

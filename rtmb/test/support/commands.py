@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import pyte
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.test.processes import (
+from rtmb.test.support.processes import (
     PATIENCE,
     BrokerProcess,
     NatsServerProcess,

@@ -5,19 +5,17 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 import unittest
 import urllib.request
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.test.processes import BrokerProcess, RawClient, environment, need, slow
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import BrokerProcess, RawClient, environment, need, slow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,8 +94,7 @@ class SparkCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.spark = session(self)
-        self.folder = Path(tempfile.mkdtemp(prefix="rtmb-spark-"))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = folder(self)
 
     def broker(self, *arguments: str, **more: Any) -> JournalBroker:
         broker = JournalBroker(*arguments, **more)

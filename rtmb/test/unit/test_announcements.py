@@ -9,7 +9,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb import announcements as system
-from rtmb.test.memory import MemoryBroker, Peer
+from rtmb.test.support.memory import MemoryBroker, Peer
 
 
 def messages(data: bytes) -> list[tuple[str, Any]]:
