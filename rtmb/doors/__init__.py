@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from twisted.plugin import getPlugins
 
 from rtmb.doors.http.site import HttpDoor
-from rtmb.doors.msgpack.protocol import MsgpackDoor
+from rtmb.doors.msgpack.service import MsgpackDoor
 from rtmb.doors.nats.protocol import NatsDoor
 from rtmb.interfaces import IDoor
 
