@@ -15,6 +15,7 @@ from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
+from rtmb.announcements import Announcements
 from rtmb.auth import Authenticator
 from rtmb.clients import Clients
 from rtmb.config import Settings, SettingsError

@@ -91,11 +91,11 @@ class MemoryBroker:
         self.clock = MemoryReactorClock()
         self.clock.advance(1_000_000)
         self.broker = Broker(Settings(**settings), self.clock)
-        service = self.broker.getServiceNamed("nats")
+        service = self.broker.doors["nats"]
         assert isinstance(service, NatsService)
         self.service = service
         self.factory = service.factory
-        self.factory.doStart()
+        self.factory.start()
         self.hub = self.broker.hub
         #: Whether new connections find the broker; see `lose_connections`.
         self.reachable = True

@@ -11,15 +11,13 @@ import base64
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twisted.application.service import IService
-from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener
-from twisted.internet.task import LoopingCall
+from twisted.internet.interfaces import IAddress, IHandshakeListener
+from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -29,14 +27,14 @@ from rtmb.auth import ANYONE, Credentials, User
 from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
 from rtmb.config import Settings
-from rtmb.core.counters import Counters
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
 from rtmb.core.subjects import INBOX, is_pattern, is_subject, split_past
-from rtmb.doors.listener import Crowd, Listener
+from rtmb.doors.listener import Listener
 from rtmb.doors.nats.walk import BulkReceiver, Known
 from rtmb.doors.outbox import Outbox
-from rtmb.interfaces import IAuthenticator, IDoor, ISubscriber
+from rtmb.doors.session import LAME_DUCK, LINGER, Roster, Session
+from rtmb.interfaces import IAuthenticator, IDoor, IDoorService, ISubscriber
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 READ_SIZE = 256 * 1024
 #: The longest that a publisher is made to wait for a subscriber that is behind, each time.
 PAUSE = 0.01
-#: How long a client that is being closed may take to read its last bytes.
-_LINGER = 5.0
 #: The first byte of a TLS handshake.
 _TLS_HELLO = 0x16
 _MSG_LINE = re.compile(rb"(?:^|\n)H?MSG (\S+) ")
@@ -73,7 +69,7 @@ LIBRARY = Dialect(2.0, False, None, None)
 
 
 @implementer(ISubscriber, IHandshakeListener)
-class NatsProtocol(BulkReceiver):
+class NatsProtocol(Session, BulkReceiver):
     """One client."""
 
     log = Logger()
@@ -82,20 +78,12 @@ class NatsProtocol(BulkReceiver):
     transport: Any
 
     def __init__(self, factory: NatsFactory) -> None:
-        super().__init__()
+        BulkReceiver.__init__(self)
+        Session.__init__(self, factory, None if factory.authenticator.required else ANYONE)
         self.factory = factory
-        self.hub = factory.hub
-        self.settings = factory.settings
         self.MAX_LENGTH = self.settings.max_control_line + 1  # with its `\r`
-        self.counters = Counters()
         self.lines, self.subjects, self.sizes = {}, {}, {}
-        self.subscriptions: dict[bytes, Subscription] = {}
-        self.cid = 0
-        self.name = "?"
-        self.user: User | None = None if factory.authenticator.required else ANYONE
-        self.started = self.last_input = self.hub.clock()
-        self.rtt: float | None = None
-        self.closed_reason = ""
+        self.by_sid: dict[bytes, Subscription] = {}
 
         # What CONNECT may change.
         self.options: dict[str, Any] = {}
@@ -107,7 +95,6 @@ class NatsProtocol(BulkReceiver):
 
         self._nonce = ""
         self._tls_expected = False
-        self._timers: dict[str, IDelayedCall] = {}
         self._pings_out = 0
         self._ping_sent = 0.0
         self._next_ping = self.started + self.settings.ping_interval
@@ -122,81 +109,86 @@ class NatsProtocol(BulkReceiver):
         self.outbox = Outbox(transport, settings.max_pending, self._overflowed)
         self.outbox.drained = self._caught_up
         self.batch = self.outbox.batch
-        peer = transport.getPeer()
-        self.host, self.port = getattr(peer, "host", ""), getattr(peer, "port", 0)
-        self.name = f"{self.host}:{self.port}"
+        self.come_from(transport.getPeer())
         if hasattr(transport, "bufferSize"):
             transport.bufferSize = READ_SIZE
         if hasattr(transport, "setTcpNoDelay"):
             transport.setTcpNoDelay(True)
-        if len(self.factory.clients) >= settings.max_connections:
-            self.close("maximum connections exceeded")
+        refusal = self.join()
+        if refusal:
+            self.refuse_entry(refusal)
             return
-        if self.factory.lame_duck:  # It came over the WebSocket, which still listens.
-            self.close(reason="lame duck mode")
-            return
-        self.cid = self.hub.join(self)
-        self.factory.clients[self.cid] = self
-        self.name = f"{self.host}:{self.port} - cid:{self.cid}"
-        self.factory.system.connected(self)
         if self.factory.tls is not None and settings.tls_first:
             self._start_tls(b"")
         elif self.factory.tls is not None:
             self._tls_expected = True
-            self._later("tls", settings.auth_timeout, self._tls_timeout)
+            self.later("tls", settings.auth_timeout, self._tls_timeout)
         self.send_info()
         if self.user is None:
-            self._later("auth", settings.auth_timeout, self._auth_timeout)
+            self.later("auth", settings.auth_timeout, self._auth_timeout)
         else:
-            self._let_in(self.user)
+            self.let_in(self.user)
+
+    def refuse_entry(self, reason: str) -> None:
+        """There is no room, or nobody is let in any more."""
+        if reason == LAME_DUCK:
+            self.close(reason)
+        else:
+            self.close_for(reason)
 
     def connectionLost(self, reason: Failure = Failure(ConnectionDone())) -> None:  # noqa: B008
-        self.done = True
-        self._forget()
         self.outbox.discard()
-        if self.factory.clients.pop(self.cid, None) is not None:
-            self.hub.leave(self.cid)
-            why = self.closed_reason or (
-                "client closed" if reason.check(ConnectionDone) else reason.getErrorMessage()
-            )
-            self.factory.system.disconnected(self, why)
-            self.factory.client_gone()
+        self.leave("client closed" if reason.check(ConnectionDone) else reason.getErrorMessage())
 
-    def _forget(self) -> None:
-        """Leave no trace in the hub and no timer."""
-        for subscription in self.subscriptions.values():
-            self.hub.unsubscribe(subscription)
-        self.subscriptions.clear()
-        for timer in self._timers.values():
-            if timer.active():
-                timer.cancel()
-        self._timers.clear()
+    def forget(self) -> None:
+        super().forget()
+        self.by_sid.clear()
 
-    def close(self, error: str = "", reason: str = "") -> None:
-        """Say why, send what waits, and close."""
+    def close(self, reason: str) -> None:
+        """Send what waits, and close. The protocol has no word for why, but for errors."""
+        self.close_for("", reason)
+
+    def close_for(self, error: str, reason: str = "") -> None:
+        """Say what was wrong, send what waits, and close."""
         if self.done:
             return
         self.done = True
         self.closed_reason = self.closed_reason or reason or error
-        self._forget()
+        self.forget()
         if error:
             self.batch.append(wire.err(error))
-        self._later("linger", _LINGER, self.abort)
+        self.later("linger", LINGER, self.abort)
         self.outbox.finish()
 
     def abort(self) -> None:
         self.done = True
-        self._forget()
+        self.forget()
         self.outbox.discard()
         self.transport.abortConnection()
 
-    def _later(self, name: str, delay: float, call: Callable[[], Any]) -> None:
-        self._timers[name] = self.factory.reactor.callLater(delay, call)
+    def not_welcome(self, why: str) -> None:
+        self._refuse(ProtocolError(why))
 
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None and timer.active():
-            timer.cancel()
+    def not_allowed(self, subscription: Subscription) -> None:
+        self.by_sid.pop(subscription.key, None)
+        queue = subscription.queue
+        using = f' using queue "{queue}"' if queue is not None else ""
+        text = f'Permissions Violation for Subscription to "{subscription.pattern}"{using}'
+        self._refuse(ProtocolError(text, closes=False))
+
+    # IClient
+
+    @property
+    def pending(self) -> int:
+        return self.outbox.pending
+
+    @property
+    def subscriptions(self) -> Collection[Subscription]:
+        return self.by_sid.values()
+
+    def describe(self) -> Mapping[str, str]:
+        said = {name: self.options.get(name) for name in ("name", "lang", "version")}
+        return {name: text for name, text in said.items() if isinstance(text, str) and text}
 
     # Talking
 
@@ -213,7 +205,7 @@ class NatsProtocol(BulkReceiver):
     def _refuse(self, error: ProtocolError) -> None:
         if error.closes:
             self.log.warn("protocol error: {name}: {error}", name=self.name, error=error.text)
-            self.close(error.text, f"protocol error: {error.text}")
+            self.close_for(error.text, f"protocol error: {error.text}")
         else:
             self.log.info("refused: {name}: {error}", name=self.name, error=error.text)
             self._send(wire.err(error.text))
@@ -252,7 +244,7 @@ class NatsProtocol(BulkReceiver):
                 guest = self.factory.authenticator.guest
                 if guest is None:
                     raise ProtocolError("Authorization Violation")
-                self._let_in(guest)
+                self.let_in(guest)
             command(self, arguments, line)
         except ProtocolError as error:
             self._refuse(error)
@@ -285,7 +277,7 @@ class NatsProtocol(BulkReceiver):
 
         label = " ".join(filter(None, (text("name"), text("lang"), text("version"))))[:200]
         if label:
-            self.name = f"{self.host}:{self.port} - cid:{self.cid} - {label}"
+            self.name = f"{self.host}:{self.port} - cid:{self.number} - {label}"
         credentials = Credentials(
             text("user"), text("pass"), text("auth_token"), text("nkey"), text("sig"), self._nonce
         )
@@ -307,36 +299,29 @@ class NatsProtocol(BulkReceiver):
                 name=self.name,
                 user=f", as {said!r}" if isinstance(said, str) else "",
             )
-            self.close("Authorization Violation")
+            self.close_for("Authorization Violation")
             return
-        self._let_in(user)
+        self.let_in(user)
         self._ok()
         if self.dialect.first_ping:
-            self._later("ping", self.dialect.first_ping, self._first_ping)
+            self.later("ping", self.dialect.first_ping, self._first_ping)
         else:
             self._send_ping()
         self.resumeProducing()
 
     def _authentication_failed(self, failure: Failure) -> None:
         self.log.failure("the authenticator failed", failure)
-        self.close("Authorization Violation")
+        self.close_for("Authorization Violation")
 
-    def _let_in(self, user: User) -> None:
-        self._cancel("auth")
-        self.user = user
-        if user.expires is not None:
-            left = user.expires.timestamp() - self.hub.clock()
-            self._cancel("expiry")
-            self._later("expiry", max(0.0, left), self._expired)
+    def let_in(self, user: User) -> None:
+        self.cancel("auth")
+        super().let_in(user)
         # Who may do everything shares what is known of lines. Where each message needs a thought
         # (an answer, a look at who sent it) nothing is kept, see `payload_received`.
         alone = user.restricted or self.verbose or not self.echo
         self.lines = {} if alone else self.factory.lines
         self.subjects = {} if alone else self.factory.subjects
         self.sizes = {} if alone else self.factory.sizes
-
-    def _expired(self) -> None:
-        self._refuse(ProtocolError("User Authentication Expired"))
 
     def _auth_timeout(self) -> None:
         self._refuse(ProtocolError("Authentication Timeout"))
@@ -358,13 +343,13 @@ class NatsProtocol(BulkReceiver):
         queue = wire.from_wire(group) if group is not None else None
         if not is_pattern(pattern):
             raise ProtocolError("Invalid Subject", closes=False)
-        if sid in self.subscriptions:
+        if sid in self.by_sid:
             if self.dialect.sid_taken is not None:
                 raise ProtocolError(self.dialect.sid_taken, closes=False)
             self._ok()
             return
         limit = self.settings.max_subscriptions
-        if limit and len(self.subscriptions) >= limit:
+        if limit and len(self.by_sid) >= limit:
             raise ProtocolError("maximum subscriptions exceeded", closes=False)
         rule = self.user.subscribe if self.user is not None else ANYONE.subscribe
         if not rule.may_subscribe(pattern, queue):
@@ -373,7 +358,7 @@ class NatsProtocol(BulkReceiver):
                 f'Permissions Violation for Subscription to "{asked}"{using}', closes=False
             )
         subscription = Subscription(self, pattern, queue, sid, rule.hidden(pattern, queue))
-        self.subscriptions[sid] = subscription
+        self.by_sid[sid] = subscription
         self._ok()
         if past:
             before = sum(map(len, self.batch))
@@ -384,15 +369,15 @@ class NatsProtocol(BulkReceiver):
 
     def _unsub(self, arguments: bytes, line: bytes) -> None:
         sid, maximum = wire.parse_unsub(arguments)
-        subscription = self.subscriptions.get(sid)
+        subscription = self.by_sid.get(sid)
         if subscription is None:
             if self.dialect.sid_unknown is not None:
                 raise ProtocolError(self.dialect.sid_unknown, closes=False)
         elif not maximum:
             self.hub.unsubscribe(subscription)
-            del self.subscriptions[sid]
+            del self.by_sid[sid]
         elif self.hub.limit(subscription, maximum, from_now=self.dialect.maximum_from_now):
-            del self.subscriptions[sid]
+            del self.by_sid[sid]
         self._ok()
 
     def _pub(self, arguments: bytes, line: bytes) -> None:
@@ -487,7 +472,7 @@ class NatsProtocol(BulkReceiver):
         return self.outbox.worth_a_pause()
 
     def ended(self, subscription: Subscription, reason: str) -> None:
-        self.subscriptions.pop(subscription.key, None)
+        self.by_sid.pop(subscription.key, None)
 
     # Slow consumers
 
@@ -497,17 +482,17 @@ class NatsProtocol(BulkReceiver):
         found = _MSG_LINE.search(last)  # not always at its start: a part may have been sent
         subject = wire.from_wire(found[1]) if found is not None else "?"
         self.closed_reason = "slow consumer"
-        self.factory.system.slow(self, "close", subject, self.outbox.pending)
+        self.factory.announcements.slow(self, "close", subject, self.outbox.pending)
         self.abort()
 
     def _wait_for(self, behind: list[ISubscriber]) -> None:
         """Read no more until these have caught up, or for a moment at most."""
-        if self.done or "pause" in self._timers:
+        if self.done or self.has_timer("pause"):
             return
         for subscriber in behind:
             if isinstance(subscriber, NatsProtocol):
                 subscriber._waiting.append(self)
-        self._later("pause", PAUSE, self._go_on)
+        self.later("pause", PAUSE, self._go_on)
         self.transport.pauseProducing()
 
     def _caught_up(self) -> None:
@@ -516,8 +501,8 @@ class NatsProtocol(BulkReceiver):
             publisher._go_on()
 
     def _go_on(self) -> None:
-        if "pause" in self._timers:
-            self._cancel("pause")
+        if self.has_timer("pause"):
+            self.cancel("pause")
             if not self.paused:
                 self.transport.resumeProducing()
 
@@ -541,7 +526,7 @@ class NatsProtocol(BulkReceiver):
 
     def _first_ping(self) -> None:
         if not self._pong_sent:  # a PING before the first PONG would break the handshake
-            self._later("ping", self.dialect.first_ping, self._first_ping)
+            self.later("ping", self.dialect.first_ping, self._first_ping)
         else:
             self._send_ping()
 
@@ -561,15 +546,15 @@ class NatsProtocol(BulkReceiver):
 
     def _start_tls(self, data: bytes) -> None:
         self._tls_expected = False
-        self._cancel("tls")
-        self._later("tls", self.settings.auth_timeout, self._tls_timeout)
+        self.cancel("tls")
+        self.later("tls", self.settings.auth_timeout, self._tls_timeout)
         self.outbox.started_tls()
         self.transport.startTLS(self.factory.tls)
         if data:
             self.transport.protocol.dataReceived(data)
 
     def handshakeCompleted(self) -> None:
-        self._cancel("tls")
+        self.cancel("tls")
 
     def _tls_timeout(self) -> None:
         self.closed_reason = "TLS handshake timeout"
@@ -577,72 +562,43 @@ class NatsProtocol(BulkReceiver):
 
     # Reloading
 
-    def reloaded(self, settings: Settings, user: User | None) -> None:
-        """The settings have changed, and `user` is who this client is now."""
-        changed = settings.max_payload != self.settings.max_payload
-        self.settings = settings
-        self.MAX_LENGTH = settings.max_control_line + 1
-        self.outbox.limit = settings.max_pending
-        if self.user is None:
-            return  # not in yet: it will be judged by the new rules
-        if user is None:
-            self._refuse(ProtocolError("Authorization Violation"))
-            return
-        self._let_in(user)
-        for sid, subscription in list(self.subscriptions.items()):
-            pattern, queue = subscription.pattern, subscription.queue
-            if not user.subscribe.may_subscribe(pattern, queue):
-                self.hub.unsubscribe(subscription)
-                del self.subscriptions[sid]
-                using = f' using queue "{queue}"' if queue is not None else ""
-                self._refuse(
-                    ProtocolError(
-                        f'Permissions Violation for Subscription to "{pattern}"{using}',
-                        closes=False,
-                    )
-                )
-                continue
-            subscription.deny = user.subscribe.hidden(pattern, queue)
-            self.hub.trie.invalidate(pattern)
-        if changed and self.options.get("protocol"):
+    def reloaded(self, user: User | None) -> None:
+        before = self.settings.max_payload
+        super().reloaded(user)
+        self.MAX_LENGTH = self.settings.max_control_line + 1
+        self.outbox.limit = self.settings.max_pending
+        if self.settings.max_payload != before and self.user is not None:
+            self._tell_news()
+
+    def tell_lame_duck(self) -> None:
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        """Another INFO, for clients that have said that they understand one."""
+        if self.options.get("protocol") and not self.done:
             self.send_info()
 
 
-class NatsFactory(Crowd["NatsProtocol"]):
+class NatsFactory(Roster[NatsProtocol], ServerFactory):
     """All clients of the text door, and what they share: the hub with its trie and queue groups,
     the limits, the timers."""
 
-    def __init__(self, broker: Broker) -> None:
+    noisy = False
+
+    def __init__(self, broker: Broker, tls: Any = None) -> None:
         super().__init__(broker)
         self.server_id = broker.server_id
         self.server_name = broker.name
+        self.tls = tls
         #: The address that INFO tells; set when the port is known.
         self.host, self.port = self.settings.interface, self.settings.port
         #: What the bulk walk knows of lines, for all clients that may publish anything.
         self.lines: dict[bytes, tuple[Known, int, int]] = {}
         self.subjects: dict[bytes, Known] = {}
         self.sizes: dict[bytes, int] = {}
-        self.lame_duck = False
-        self._ticking = LoopingCall(self._tick)
-        self._ticking.clock = self.reactor
 
     def buildProtocol(self, addr: IAddress | None) -> NatsProtocol:  # type: ignore[override]
         return NatsProtocol(self)
-
-    def doStart(self) -> None:
-        super().doStart()
-        if not self._ticking.running:
-            self._ticking.start(min(1.0, self.settings.ping_interval / 4), now=False)
-
-    def doStop(self) -> None:
-        super().doStop()
-        if self._ticking.running and not self.clients:
-            self._ticking.stop()
-
-    def _tick(self) -> None:
-        now = self.hub.clock()
-        for client in list(self.clients.values()):
-            client.tick(now)
 
     def info_for(self, client: NatsProtocol) -> dict[str, Any]:
         settings, tls = self.settings, self.tls is not None
@@ -656,7 +612,7 @@ class NatsFactory(Crowd["NatsProtocol"]):
             "headers": True,
             "max_payload": settings.max_payload,
             "proto": 1,
-            "client_id": client.cid,
+            "client_id": client.number,
             "client_ip": client.host,
         }
         if self.authenticator.required:
@@ -666,63 +622,30 @@ class NatsFactory(Crowd["NatsProtocol"]):
         if tls:
             found["tls_required"] = True
             found["tls_verify"] = settings.tls_verify
-        if self.lame_duck:
+        if self.clients.leaving:
             found["ldm"] = True
         return found
 
     def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
-        """Take new users, permissions and limits, and hold every client to them."""
-        self.settings, self.authenticator = settings, authenticator
         self.lines.clear()
         self.subjects.clear()
         self.sizes.clear()
-        for client in list(self.clients.values()):
-            client.reloaded(settings, authenticator.still(client.user))
-
-    # Ending
-
-    def close_all(self, timeout: float) -> Deferred[None]:
-        if self._ticking.running:
-            self._ticking.stop()
-        return super().close_all(timeout)
-
-    def start_lame_duck(self, grace: float) -> Deferred[None]:
-        """Tell the clients to go elsewhere, then close them one by one over `grace` seconds."""
-        self.lame_duck = True
-        leaving = list(self.clients.values())
-        for client in leaving:
-            if client.options.get("protocol"):
-                client.send_info()
-        for i, client in enumerate(leaving):
-            self.reactor.callLater(
-                grace * (i + 1) / len(leaving), client.close, "", "lame duck mode"
-            )
-        return self.when_empty()
+        super().reload(settings, authenticator)
 
 
 class NatsService(Listener):
-    """Listens for the text door, and drains it at the end."""
+    """Listens for the text door."""
 
     greeting = "text door: nats://{host}:{port}"
+    factory: NatsFactory
 
-    def __init__(self, factory: NatsFactory) -> None:
-        settings = factory.settings
-        super().__init__(factory.reactor, factory, settings.interface, settings.port)
-        self.factory = factory
+    def __init__(self, broker: Broker) -> None:
+        factory = NatsFactory(broker, broker.tls)
+        super().__init__(broker, factory, broker.settings.port, [factory])
 
     def privilegedStartService(self) -> None:
         super().privilegedStartService()
         self.factory.host, self.factory.port = self.host, self.port
-
-    def drain(self) -> Deferred[None]:
-        return self.factory.close_all(self.factory.settings.drain_timeout)
-
-    def enter_lame_duck(self, grace: float) -> Deferred[None]:
-        """A client that is told may come back at once: by then nobody listens."""
-        return self.stop_accepting().addCallback(lambda _: self.factory.start_lame_duck(grace))
-
-    def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
-        self.factory.reload(settings, authenticator)
 
 
 @implementer(IDoor)
@@ -731,5 +654,5 @@ class NatsDoor:
 
     name = "nats"
 
-    def open(self, broker: Broker, options: dict[str, Any]) -> IService | None:
-        return NatsService(NatsFactory(broker))
+    def open(self, broker: Broker, options: dict[str, Any]) -> IDoorService | None:
+        return NatsService(broker)
