@@ -163,6 +163,19 @@ class History:
             cost = MESSAGE_COST + publication.size
         self._keep(topic, entry, publication.time, cost)
 
+    def remember(self, message: Message) -> None:
+        """Keep a message that does not come through the hub, on whatever topic."""
+        publication = Publication(message.time, message.door)
+        publication.place_message(message)
+        topic = self.topics.get(publication.subject)
+        if topic is None:
+            topic = Topic(publication.subject, 0)
+            self.add(topic)
+        topic.messages += 1
+        topic.bytes += message.size
+        if self.depth > 0:
+            self.keep(topic, publication)
+
     def _keep(self, topic: Topic, entry: bytes | Message, time: object, cost: int) -> None:
         ring = topic.ring
         if ring is None:

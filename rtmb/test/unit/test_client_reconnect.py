@@ -111,7 +111,7 @@ class StayingTests(MemoryTests):
         self.assertEqual(self.read(plain), [b"0", b"1", b"2", b"3", b"4"])
         self.assertEqual(self.read(some), [b"0", b"1", b"2"])
         self.assertEqual(self.read(made_away), [b"1", b"2", b"3", b"4"])
-        self.assertEqual(len(self.memory.hub.trie), 2)
+        self.assertEqual(len(self.memory.hub.routing), 2)
 
     def test_publishing_while_away(self) -> None:
         """It waits, in order, within a limit of bytes, and arrives behind the subscriptions."""

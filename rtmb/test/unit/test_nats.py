@@ -281,7 +281,7 @@ class DialectTests(SynchronousTestCase):
         peer = broker.library()
         peer.send(b"SUB a 1\r\nSUB b q 2\r\n")
         peer.leave()
-        self.assertEqual(len(broker.hub.trie), 0)
+        self.assertEqual(len(broker.hub.routing), 0)
         self.assertEqual(broker.hub.clients, {})
         broker.clock.advance(0)  # the events of coming and going are told
         self.assertEqual(len(broker.clock.getDelayedCalls()), 1)  # the factory's own tick
@@ -526,7 +526,7 @@ class SlowConsumerTests(SynchronousTestCase):
         self.assertEqual(self.broker.broker.system.slow_consumers, {("nats", "close"): 1})
         self.assertEqual(self.neighbour.heard().count(b"MSG a 1 1000\r\n"), 2000)
         self.assertEqual(
-            [s.subscriber.name for s in self.broker.hub.trie], [self.neighbour.protocol.name]
+            [s.subscriber.name for s in self.broker.hub.routing], [self.neighbour.protocol.name]
         )
 
     def test_bounded(self) -> None:
