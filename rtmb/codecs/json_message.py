@@ -90,7 +90,7 @@ def event_json(message: Message) -> bytes:
     )
 
 
-class Once:
+class OncePerMessage:
     """Makes something of a message, once: the hub delivers one message to all before the next."""
 
     __slots__ = ("_made", "_make", "_message")
