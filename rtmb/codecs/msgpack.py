@@ -8,21 +8,27 @@ change on the way. docs/msgpack.md tells the protocol.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack
 
-from rtmb.core.message import Message, to_bytes
+from rtmb.core.message import MOST_NESTED, Message, to_bytes
 
 DOOR = "msgpack"
 #: How most clients begin to publish, ``{"Publish": [[topic, value]]}``, and where the inner array
 #: stands in that: it can be passed on as it is.
 PUBLISH = b"\x81\xa7Publish\x91\x92"
 INNER = len(PUBLISH) - 1
-#: Deeper values reach the other doors as bytes: what JSON makes of them could not be read there.
-MOST_NESTED = 100
-#: Every byte that begins no map and no array.
-_NO_CONTAINER = bytes(set(range(256)) - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
+#: The deepest nesting that the msgpack library can walk through.
+DEEPEST = 1024
+#: Put before a value, these arrays leave room for `MOST_NESTED` levels in it, and no more.
+_ARRAYS = b"\x91" * (DEEPEST - MOST_NESTED)
+#: The most tokens of a topic, and the most wildcards of a pattern: the time that it takes to find
+#: who wants a topic grows with them.
+MOST_TOKENS, MOST_WILDCARDS = 128, 16
+#: JSON has at most this many characters for a byte of msgpack, quotes within quotes set aside.
+_JSON_FOR_BYTE = 8
 
 
 class BadFrameError(Exception):
@@ -30,6 +36,56 @@ class BadFrameError(Exception):
 
 
 # Frames
+
+#: What a client says: a message to publish, ``[topic, value]`` as it goes to the others; or another
+#: command and its pattern.
+Said = bytes | tuple[str, str]
+
+
+class Frames:
+    """The frames of one stream of bytes, whichever way it is cut into chunks."""
+
+    def __init__(self) -> None:
+        self._unpacker = msgpack.Unpacker(max_buffer_size=0)
+        # The bytes of a frame that has not ended yet, and where in the stream it began.
+        self._pieces: list[bytes] = []
+        self.waiting = 0
+        self._start = 0
+
+    def read(self, data: bytes, most: int) -> Iterator[Said]:
+        """What each whole frame says, now that `data` has come; the beginning of the next is kept.
+
+        Raises `BadFrameError` where one makes no sense or has more than `most` bytes."""
+        self._unpacker.feed(data)
+        skip, tell, start = self._unpacker.skip, self._unpacker.tell, self._start
+        base = start  # where in the stream `data` begins
+        try:
+            while True:
+                skip()
+                if self._pieces:
+                    data = b"".join([*self._pieces, data])
+                    self._pieces.clear()
+                    self.waiting = 0
+                at, end = start - base, tell()
+                if end - start > most:
+                    break
+                start = self._start = end
+                if data.startswith(PUBLISH, at):
+                    yield data[at + INNER : end - base]
+                else:
+                    yield parse(data[at : end - base])
+        except msgpack.OutOfData:
+            rest = data[start - base :] if not self._pieces else data
+            if rest:
+                self._pieces.append(rest)
+                self.waiting += len(rest)
+            if self.waiting <= most:
+                return
+        except msgpack.StackError:
+            raise BadFrameError("nested too deeply") from None
+        except msgpack.FormatError:
+            raise BadFrameError("not msgpack") from None
+        raise BadFrameError(f"a frame of more than {most} bytes")
 
 
 def _take(unpacker: Any, data: bytes) -> bytes:
@@ -66,8 +122,8 @@ def text_of(raw: bytes, what: str) -> str:
         raise BadFrameError(f"{what} is not UTF-8") from None
 
 
-def parse(frame: bytes) -> tuple[str, bytes]:
-    """A command and its argument: a pattern, or ``[topic, value]`` as it goes to the clients."""
+def parse(frame: bytes) -> Said:
+    """What a frame says."""
     if not 0x80 <= frame[0] <= 0x8F and frame[0] not in (0xDE, 0xDF):
         raise BadFrameError("a frame is a map with one key, the command")
     unpacker = msgpack.Unpacker(max_buffer_size=len(frame))
@@ -77,11 +133,29 @@ def parse(frame: bytes) -> tuple[str, bytes]:
     command = text_of(_take(unpacker, frame), "a command")
     argument = _take(unpacker, frame)
     if command in ("Subscribe", "Unsubscribe"):
-        return command, _fields(argument, command, "pattern")[0]
+        return command, text_of(_fields(argument, command, "pattern")[0], "a pattern")
     if command == "Publish":
         (message,) = _fields(argument, command, "message")
-        return command, b"\x92" + b"".join(_fields(message, "a message", "topic", "value"))
+        return b"\x92" + b"".join(_fields(message, "a message", "topic", "value"))
     raise BadFrameError(f"unknown command {command[:40]!r}")
+
+
+def check_topic(topic: str, longest: int) -> None:
+    """Raise `BadFrameError` for a topic beyond the limits."""
+    if len(topic) > longest:
+        raise BadFrameError(f"a topic of {len(topic)} characters, over max_control_line")
+    tokens = topic.count(".") + 1
+    if tokens > MOST_TOKENS:
+        raise BadFrameError(f"a topic of {tokens} tokens; {MOST_TOKENS} are the most")
+
+
+def check_pattern(pattern: str, longest: int) -> None:
+    """Raise `BadFrameError` for a pattern beyond the limits."""
+    if len(pattern) > longest:
+        raise BadFrameError(f"a pattern of {len(pattern)} characters, over max_control_line")
+    wildcards = pattern.count("*") + pattern.count("?")
+    if wildcards > MOST_WILDCARDS:
+        raise BadFrameError(f"a pattern of {wildcards} wildcards; {MOST_WILDCARDS} are the most")
 
 
 def topic_end(packed: bytes) -> int:
@@ -119,40 +193,63 @@ class PackedMessage(Message):
         return self._payload
 
 
+def _is_deep(raw: bytes) -> bool:
+    """Whether a value is nested more than `MOST_NESTED` deep, keys of maps included."""
+    if len(raw) <= MOST_NESTED or not (0x80 <= raw[0] <= 0x9F or 0xDC <= raw[0] <= 0xDF):
+        return False
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(_ARRAYS)
+    unpacker.feed(raw)
+    try:
+        unpacker.skip()
+    except msgpack.StackError:
+        return True
+    return False
+
+
+def check_value(packed: bytes, start: int) -> None:
+    """Raise `BadFrameError` for a value that is deep and has arrays or maps as keys: no other door
+    could tell what it is."""
+    raw = packed[start:]
+    if _is_deep(raw):
+        try:
+            msgpack.unpackb(raw, strict_map_key=False, unicode_errors="replace")
+        except TypeError:
+            raise BadFrameError("keys of a map nested too deeply") from None
+        except ValueError:  # a time beyond the calendar: see `unpack`
+            pass
+
+
 def unpack(raw: bytes) -> Any:
     """A value for the other doors; its bytes where it is none that they could have."""
+    if _is_deep(raw):  # what JSON makes of it could not be read there
+        return raw
     how = {"strict_map_key": False, "timestamp": 3, "unicode_errors": "replace"}
     try:
         try:
-            value = msgpack.unpackb(raw, **how)
+            return msgpack.unpackb(raw, **how)
         except TypeError:  # a key of a map that Python cannot have as one
-            value = msgpack.unpackb(raw, **how, object_pairs_hook=_with_text_keys)
-    except (ValueError, OverflowError):  # a time beyond the calendar
+            most = _JSON_FOR_BYTE * len(raw)
+            return msgpack.unpackb(raw, **how, object_pairs_hook=_with_text_keys(most))
+    except (ValueError, OverflowError):  # a time beyond the calendar, a key beyond all measure
         return raw
-    return raw if _nested_too_deep(raw, value) else value
 
 
-def _with_text_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    return {
-        to_bytes(key).decode("utf-8", "replace") if isinstance(key, (list, dict)) else key: value
-        for key, value in pairs
-    }
+def _with_text_keys(most: int) -> Callable[[list[tuple[Any, Any]]], dict[Any, Any]]:
+    """Makes maps whose keys are text where they were arrays or maps. A key in a key is quoted
+    twice, and so on: texts longer than `most` are a `ValueError`."""
 
+    def made(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        found = {}
+        for key, value in pairs:
+            if isinstance(key, (list, dict)):
+                key = to_bytes(key).decode("utf-8", "replace")
+                if len(key) > most:
+                    raise ValueError("keys within keys")
+            found[key] = value
+        return found
 
-def _nested_too_deep(raw: bytes, value: Any) -> bool:
-    if len(raw.translate(None, _NO_CONTAINER)) <= MOST_NESTED:
-        return False  # the cheap answer, for nearly all
-    level = [value]
-    for _ in range(MOST_NESTED):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (list, dict))
-            for inner in (outer if isinstance(outer, list) else outer.values())
-        ]
-        if not level:
-            return False
-    return True
+    return made
 
 
 def pack(message: Message) -> bytes:

@@ -20,6 +20,9 @@ import msgspec
 #: The header that carries a message's id; `message.id` of the WebSocket door.
 ID_HEADER = "Nats-Msg-Id"
 
+#: What is nested deeper than this has no form at another kind of door: in JSON, text stands for it.
+MOST_NESTED = 100
+
 _ABSENT: Final = object()
 
 
@@ -34,15 +37,22 @@ _encode_json = msgspec.json.Encoder(enc_hook=_unusual).encode
 _decode_json = msgspec.json.Decoder().decode
 
 
-def _textual_keys(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value without what JSON cannot have: keys that are no text, text that is no UTF-8, and
+    what is nested too deep."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if not isinstance(value, (dict, list, tuple)):
+        return value
+    if depth >= MOST_NESTED:
+        return "…"
     if isinstance(value, dict):
         return {
-            k if isinstance(k, str) else to_bytes(k).decode("utf-8", "replace"): _textual_keys(v)
+            _plain(k) if isinstance(k, str) else to_bytes(k).decode("utf-8", "replace"):
+            _plain(v, depth + 1)
             for k, v in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_textual_keys(v) for v in value]
-    return value
+        }  # fmt: skip
+    return [_plain(v, depth + 1) for v in value]
 
 
 def to_bytes(value: Any) -> bytes:
@@ -53,8 +63,8 @@ def to_bytes(value: Any) -> bytes:
         return value.encode("utf-8", "surrogateescape")
     try:
         return _encode_json(value)
-    except (TypeError, ValueError):  # keys that are no text, text that is no UTF-8
-        return _encode_json(_textual_keys(value))
+    except (TypeError, ValueError, RecursionError):
+        return _encode_json(_plain(value))
 
 
 def to_value(payload: bytes) -> Any:
@@ -108,6 +118,16 @@ class Message:
         if self._size is None:
             self._size = len(self.payload) + len(self.headers or b"")
         return self._size
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to it but its payload."""
+        return (
+            self._form is None
+            and self.reply is None
+            and self.headers is None
+            and type(self) is Message
+        )
 
     @property
     def payload(self) -> bytes:

@@ -121,7 +121,7 @@ class Access:
             return user if self._key and same(self._key, user.token) else None
         if not self._authenticator.required:
             return None if self._key else ANYONE
-        return self._authenticator.still(user)
+        return self._authenticator.recheck(user)
 
     # From where
 

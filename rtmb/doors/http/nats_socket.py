@@ -22,7 +22,7 @@ from rtmb.doors.http.sockets import (
     frame,
 )
 from rtmb.doors.http.streams import MOST_ANSWERS
-from rtmb.doors.nats.protocol import NatsFactory
+from rtmb.doors.nats.service import NatsFactory
 from rtmb.doors.session import LAME_DUCK, LINGER, STOPPING
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from rtmb.doors.http.streams import Streams
 from rtmb.doors.http.topicz import Topicz
 from rtmb.doors.http.visitors import Visitors
 from rtmb.doors.listener import Listener, all_of
-from rtmb.doors.nats.protocol import NatsFactory
+from rtmb.doors.nats.service import NatsFactory
 from rtmb.doors.session import Roster
 from rtmb.interfaces import IAuthenticator, IDoor, IDoorService
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from itertools import chain, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 from zope.interface import implementer
 
@@ -24,17 +24,43 @@ from rtmb.core.hub import Hub
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
 from rtmb.core.subjects import INBOX, is_subject
-from rtmb.doors.msgpack.globs import GlobTree, compile_glob, has_glob
+from rtmb.doors.msgpack.globs import GlobTree, has_glob
+from rtmb.doors.msgpack.recent import Recent
 from rtmb.interfaces import ISubscriber
 
 if TYPE_CHECKING:
     from rtmb.doors.msgpack.protocol import MsgpackProtocol
 
-#: Topics whose audience is kept ready.
-_CACHE = 16_384
+#: Topics whose audience is kept ready, and the characters that they may have.
+_CACHE, _CACHE_SIZE = 16_384, 4 << 20
 
-#: The clients that want a topic. Topics with the same ones share one object.
-Audience = frozenset["MsgpackProtocol"]
+
+class Wanted(Subscription):
+    """What one client has subscribed to: a glob."""
+
+    __slots__ = ("client", "order", "since", "times")
+
+    def __init__(self, client: MsgpackProtocol, pattern: str, order: int, since: int) -> None:
+        super().__init__(client, pattern)
+        self.client = client
+        #: Its place among what this client subscribed to.
+        self.order = order
+        #: The number of the first message that it brings.
+        self.since = since
+        #: It takes so many Unsubscribes to end it.
+        self.times = 1
+
+
+class Audience:
+    """The clients that want a topic, each with the globs that say so. Topics with the same ones
+    share one object."""
+
+    __slots__ = ("__weakref__", "clients")
+
+    def __init__(self, found: Iterable[Wanted]) -> None:
+        self.clients: dict[MsgpackProtocol, list[Wanted]] = {}
+        for wanted in found:
+            self.clients.setdefault(wanted.client, []).append(wanted)
 
 
 class Entry(NamedTuple):
@@ -64,81 +90,74 @@ class Feed:
         self.user = user
         self.settings = settings
         self.counters = Counters()
-        self.globs: GlobTree[MsgpackProtocol] = GlobTree()
+        self.globs: GlobTree[Wanted] = GlobTree()
         #: Topics that are no subjects: they stay within this door.
         self.own = History(min(1, settings.history), settings.msgpack_buffer_bytes)
         self._subscription = Subscription(self, ">")
-        hub.trie.others.append(self._subscriptions)
-        self._audiences: dict[str, Audience] = {}
-        self._distinct: dict[Audience, Audience] = {}
+        hub.routing.others.append(self._subscriptions)
+        self._audiences: Recent[str, Audience] = Recent(_CACHE, _CACHE_SIZE)
+        self._distinct: WeakValueDictionary[frozenset[Wanted], Audience] = WeakValueDictionary()
         #: What this batch has brought.
-        self._fresh: list[tuple[Audience, Entry]] = []
+        self._fresh: list[tuple[Audience, Message]] = []
         #: Those who do not keep up.
         self.behind: set[MsgpackProtocol] = set()
         #: What they have yet to read, no more than the settings allow.
         self._buffer: deque[Entry] = deque()
         self._buffered = 0
-        #: The number of the next message.
+        #: The number of the first message of the next batch.
         self.next = 0
 
     # Patterns
 
-    def add(self, pattern: str, client: MsgpackProtocol) -> None:
-        known = pattern in self.globs
-        self.globs.add(pattern, client)
-        self.changed(pattern, routes=not known)
+    def add(self, wanted: Wanted) -> None:
+        known = wanted.pattern in self.globs
+        self.globs.add(wanted.pattern, wanted)
+        self.changed(wanted.pattern, routes=not known)
 
-    def remove(self, pattern: str, client: MsgpackProtocol) -> None:
-        self.globs.remove(pattern, client)
-        self.changed(pattern, routes=pattern not in self.globs)
+    def remove(self, wanted: Wanted) -> None:
+        self.globs.remove(wanted.pattern, wanted)
+        self.changed(wanted.pattern, routes=wanted.pattern not in self.globs)
 
     def changed(self, pattern: str = "*", *, routes: bool = True) -> None:
         """Who gets what `pattern` matches is to be worked out anew; and the hub's routes too, if
         it may be that somebody gets it now, or nobody any more."""
         if has_glob(pattern):
             self._audiences.clear()
-            self._distinct.clear()
             if routes:
-                self.hub.trie.invalidate(">")
+                self.hub.routing.invalidate(">")
         else:
-            self._audiences.pop(pattern, None)
+            self._audiences.drop(pattern)
             if routes and is_subject(pattern):
-                self.hub.trie.invalidate(pattern)
+                self.hub.routing.invalidate(pattern)
 
     def audience(self, topic: str) -> Audience:
         """Who gets `topic`."""
         audience = self._audiences.get(topic)
         if audience is None:
-            seen = self.user is not None and self.user.subscribe.may_subscribe(topic)
-            audience = frozenset(self.globs.match(topic)) if seen else frozenset()
-            if topic.startswith(INBOX):
-                return audience
-            if len(self._audiences) >= _CACHE or len(self._distinct) >= _CACHE:
-                self._audiences.clear()
-                self._distinct.clear()
-            audience = self._distinct.setdefault(audience, audience)
-            self._audiences[topic] = audience
+            found = frozenset(self.globs.match(topic) if self.may_see(topic) else ())
+            audience = self._distinct.get(found)
+            if audience is None:
+                audience = self._distinct[found] = Audience(found)
+            if not topic.startswith(INBOX):
+                self._audiences.keep(topic, audience)
         return audience
 
-    def _subscriptions(self, subject: str) -> Iterable[Subscription]:
-        return (self._subscription,) if self.audience(subject) else ()
+    def may_see(self, topic: str) -> bool:
+        return self.user is not None and self.user.subscribe.may_subscribe(topic)
 
-    def retained(self, pattern: str) -> list[str]:
-        """The topics that have a value and that `pattern` matches."""
-        assert self.user is not None
-        may_see = self.user.subscribe.may_subscribe
-        stores = (self.hub.history, self.own)
-        if not has_glob(pattern):
-            found = [topic for store in stores if (topic := store.get(pattern)) is not None]
-        else:
-            matches = compile_glob(pattern).fullmatch
-            found = [topic for topic in chain(*stores) if matches(topic.name)]
-        return [topic.name for topic in found if topic.ring and may_see(topic.name)]
+    def _subscriptions(self, subject: str) -> Iterable[Subscription]:
+        return (self._subscription,) if self.audience(subject).clients else ()
+
+    # Retained values
+
+    def topics(self) -> list[str]:
+        """Every topic that may have a value now."""
+        return [topic.name for topic in chain(self.hub.history, self.own)]
 
     def newest(self, topic: str) -> Message | None:
         """The retained value of a topic."""
         found = self.hub.history.get(topic) or self.own.get(topic)
-        return found.newest(1)[0] if found is not None and found.ring else None
+        return found.newest(1)[0] if found is not None and found.kept else None
 
     # Messages
 
@@ -146,37 +165,42 @@ class Feed:
         """Publish a topic that is no subject: the other doors could not name it."""
         message.time = self.hub.clock()
         self.hub.count_in(1, message.size, source)
-        self._take(message)
-        topic = self.own.topic(message.subject)
-        topic.keep(message)
-        self.own.used(topic)
-        if self.own.charge(message.size + len(message.subject) + MESSAGE_COST):
-            self.own.audit()
+        if self._take(message):
+            self.hub.count_out(self._subscription, 1, message.size)
+        self.own.remember(message)
 
     def deliver(self, subscription: Subscription, message: Message) -> None:
-        # It counts for each client that it is sent to, not for the feed.
-        self.hub.count_out(subscription, -1, -message.size)
-        self._take(message)
+        if not self._take(message):
+            self.hub.count_out(subscription, -1, -message.size)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> bool:
+        """Take a message for those who want it; False when nobody does."""
         topic = message.subject
-        audience = self.audience(topic)
-        if audience:
-            if not self._fresh:
-                self.hub.wake(self)
-            entry = Entry(self.next, topic, pack(message), message.size)
-            self._fresh.append((audience, entry))
-            self.next += 1
+        audience = self._audiences.get(topic) or self.audience(topic)
+        if not audience.clients:
+            return False
+        if not self._fresh:
+            self.hub.wake(self)
+        self._fresh.append((audience, message))
+        return True
 
     def flush(self) -> bool:
         """Send what this batch has brought to everyone who keeps up, and keep it for the others."""
         fresh, self._fresh = self._fresh, []
-        shares: defaultdict[Audience, list[Entry]] = defaultdict(list)
-        for audience, entry in fresh:
-            shares[audience].append(entry)
+        if not fresh:
+            return False
+        first, self.next = self.next, self.next + len(fresh)
+        packed = [pack(message) for _, message in fresh]
+        sizes = [message.size for _, message in fresh]
+        # It was counted for the feed; it counts for each client that it is sent to.
+        self.hub.count_out(self._subscription, -len(fresh), -sum(sizes))
+        #: For each audience, where its messages stand in this batch.
+        shares: defaultdict[Audience, list[int]] = defaultdict(list)
+        for i, (audience, _) in enumerate(fresh):
+            shares[audience].append(i)
         wanted: defaultdict[MsgpackProtocol, list[Audience]] = defaultdict(list)
         for audience in shares:
-            for client in audience:
+            for client in audience.clients:
                 wanted[client].append(audience)
         # Those who want the same get the same bytes, put together once.
         parcels: dict[tuple[Audience, ...], tuple[bytes, int, int]] = {}
@@ -186,13 +210,22 @@ class Feed:
             key = tuple(audiences)
             parcel = parcels.get(key)
             if parcel is None:
-                entries = shares[key[0]]
-                if len(key) > 1:
-                    entries = sorted(chain(*map(shares.__getitem__, key)), key=itemgetter(0))
-                parcel = parcels[key] = parcel_of(entries)
+                mine = sorted(chain(*map(shares.__getitem__, key)))
+                parcel = parcels[key] = (
+                    b"".join([packed[i] for i in mine]), len(mine), sum([sizes[i] for i in mine])
+                )  # fmt: skip
             client.send(*parcel)
+            for audience in audiences:
+                for asked in audience.clients[client]:
+                    asked.delivered += len(shares[audience])
+            if client.retained:
+                mine = chain(*map(shares.__getitem__, key))
+                client.retained.heard({fresh[i][1].subject: first + i for i in mine})
         if self.behind:
-            self._keep(entry for _, entry in fresh)
+            self._keep(
+                Entry(first + i, message.subject, packed[i], sizes[i])
+                for i, (_, message) in enumerate(fresh)
+            )
         return False
 
     def ended(self, subscription: Subscription, reason: str) -> None:
@@ -246,14 +279,10 @@ class Feed:
     def _skip(self, client: MsgpackProtocol) -> None:
         """Move a client to the newest message."""
         newest = self._buffer[-1].number
-        topics = [e.topic for e in self.ahead_of(client) if client in self.audience(e.topic)]
-        if topics and client in self.audience(self._buffer[-1].topic):
+        ahead = self.ahead_of(client)
+        topics = [e.topic for e in ahead if client in self.audience(e.topic).clients]
+        if topics and client in self.audience(self._buffer[-1].topic).clients:
             topics.pop()
         client.cursor = newest
         if topics:
             client.skipped(topics)
-
-
-def parcel_of(entries: list[Entry]) -> tuple[bytes, int, int]:
-    """Messages as they are sent, how many they are, and the size of their values."""
-    return b"".join([e.packed for e in entries]), len(entries), sum([e.size for e in entries])

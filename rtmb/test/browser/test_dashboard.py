@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rtmb.test.processes import PATIENCE, BrokerProcess, WithProcesses, need, slow
+from rtmb.test.support.processes import PATIENCE, BrokerProcess, WithProcesses, need, slow
 
 try:
     from selenium import webdriver

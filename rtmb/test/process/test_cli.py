@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -17,17 +16,16 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb import __version__, cli
-from rtmb.cli.form import FormError, from_line, plain
-from rtmb.client.address import Nkey
 from rtmb.config import FIELDS
-from rtmb.test.commands import Running, WithServer, rtmb, shared
-from rtmb.test.process.test_client import new_seed
-from rtmb.test.process.test_tls import Authority
-from rtmb.test.processes import (
+from rtmb.test.support.certificates import Authority
+from rtmb.test.support.commands import Running, WithServer, rtmb, shared
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import (
     BrokerProcess,
     RawClient,
     environment,
 )
+from rtmb.test.support.users import Nkey
 
 COMMANDS = [name for group in cli.COMMANDS.values() for name in group]
 
@@ -67,7 +65,7 @@ class HelpTests(SynchronousTestCase):
 
     def test_the_examples_are_right(self) -> None:
         """Each example is taken by the command that it shows."""
-        directory = Path(tempfile.mkdtemp())
+        directory = folder(self)
         self.addCleanup(os.chdir, Path.cwd())
         os.chdir(directory)
         checked = 0
@@ -193,21 +191,21 @@ class AccessTests(WithServer):
 class SecureTests(SynchronousTestCase):
     def test_tls_and_an_nkey(self) -> None:
         """A server that wants our certificate and our signature."""
-        place = Path(tempfile.mkdtemp())
+        place = folder(self)
         ours = Authority()
         (place / "ca.pem").write_bytes(ours.pem)
         for name in ("server", "client"):
             certificate, key = ours.issue(name)
             (place / f"{name}.pem").write_bytes(certificate)
             (place / f"{name}.key").write_bytes(key)
-        seed = new_seed()
-        (place / "seed").write_text(f"the seed\n{seed}\n")
-        (place / "wrong").write_text(new_seed())
+        nkey = Nkey()
+        (place / "seed").write_text(f"the seed\n{nkey.seed}\n")
+        (place / "wrong").write_text(Nkey().seed)
         ca, cert, private = (str(place / name) for name in ("ca.pem", "client.pem", "client.key"))
         with BrokerProcess(
             *("--tls-cert", str(place / "server.pem"), "--tls-key", str(place / "server.key")),
             *("--tls-ca", ca, "--tls-verify"),
-            config=f'[[auth.users]]\nnkey = "{Nkey(seed).public}"\n',
+            config=f'[[auth.users]]\nnkey = "{nkey.public}"\n',
         ) as broker:
             with_ca = ["pub", "x", "-s", f"tls://localhost:{broker.port}", "--tls-ca", ca]
             with_cert = [*with_ca, "--tls-cert", cert, "--tls-key", private]
@@ -231,7 +229,7 @@ class NoServerTests(SynchronousTestCase):
             ["sub", "x"],
             ["request", "x"],
             ["reply", "x", "--echo"],
-            ["record", "x", "-o", str(Path(tempfile.mkdtemp()) / "x")],
+            ["record", "x", "-o", str(folder(self) / "x")],
         ):
             found = rtmb(*arguments, "-s", "nats://127.0.0.1:1")
             self.assertEqual(found.returncode, 4, arguments)
@@ -297,19 +295,3 @@ class MsgpackDoorTests(WithServer):
         self.assertTrue({"connections", "commands_total"} <= {m["metric"] for m in metrics})
         found = rtmb("log-metrics", "--address", self.address, "--count", "3")
         self.assertRegex(found.stdout.decode(), r"\A(\d\d:\d\d:\d\d  \S+ +[\d,.]+\n){3}\Z")
-
-
-class FormTests(SynchronousTestCase):
-    def test_bad_lines(self) -> None:
-        for line in (
-            b"", b"[]", b"{", b"\xff", b"{}", b'{"t": true, "subject": "a", "payload": ""}',
-            b'{"t": 0, "payload": ""}', b'{"t": 0, "subject": "a"}',
-            b'{"t": 0, "subject": "a", "payload_base64": "?"}',
-            b'{"t": 0, "subject": "a", "payload": "", "headers": {"A": "1"}}',
-            b'{"t": 0, "subject": "a", "payload": "", "reply": "b c"}',
-        ):  # fmt: skip
-            self.assertRaises(FormError, from_line, line)
-
-    def test_plain(self) -> None:
-        self.assertEqual(plain("tab\tline\nend\r\n"), "tab\tline\nend\n")
-        self.assertEqual(plain("\x1b[0m\r\udcff"), "\\x1b[0m\\x0d\\xff")

@@ -8,13 +8,13 @@ import json
 import os
 import re
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from rtmb.test.commands import RTMB, WithServer, shared
-from rtmb.test.processes import NATS_SERVER, PATIENCE, NatsServerProcess, environment, need
+from rtmb.test.support.commands import RTMB, WithServer, shared
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import NATS_SERVER, PATIENCE, NatsServerProcess, environment, need
 
 
 class MessageTests(WithServer):
@@ -171,7 +171,7 @@ class MessageTests(WithServer):
             self.assertNotEqual(found["headers"], {"Exit-Status": ["0"]})
 
     def test_so_many_commands_at_once(self) -> None:
-        gate = Path(tempfile.mkdtemp()) / "gate"
+        gate = folder(self) / "gate"
         os.mkfifo(gate)
         command = f"echo begin >&2; read line < {gate}; echo end >&2"
         with self.running("reply", "slow", "--exec", command, "--workers", "1",
@@ -210,7 +210,7 @@ class MessageTests(WithServer):
     # record and replay
 
     def recording(self, *lines: object) -> str:
-        path = Path(tempfile.mkdtemp()) / "made.jsonl"
+        path = folder(self) / "made.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in [{"rtmb": 1}, *lines]))
         return str(path)
 
@@ -223,7 +223,7 @@ class MessageTests(WithServer):
 
     def test_recorded_is_replayed(self) -> None:
         for name in ("it.jsonl", "it.jsonl.gz"):
-            path = str(Path(tempfile.mkdtemp()) / name)
+            path = str(folder(self) / name)
             with self.running("record", "rec.>", "-o", path) as record:
                 record.err.expect(b"recording rec.>")
                 self.check("pub", "rec.a", "tëxt", "-H", "A=1", "-H", "A=2", "--reply", "back")
@@ -286,7 +286,7 @@ class MessageTests(WithServer):
     def test_a_file_that_is_cut_off(self) -> None:
         lines = [{"t": 0, "subject": "cut", "payload": f"{n} {n * 7919}"} for n in range(500)]
         whole = Path(self.recording(*lines)).read_bytes()
-        directory = Path(tempfile.mkdtemp())
+        directory = folder(self)
         plain_cut, packed_cut = directory / "cut.jsonl", directory / "cut.jsonl.gz"
         plain_cut.write_bytes(whole[:-20])
         packed_cut.write_bytes(gzip.compress(whole)[:-200])

@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from rtmb.client import connect
-from rtmb.test.processes import PATIENCE, TWISTD, NatsServerProcess, ServerProcess, need
+from rtmb.test.support.processes import PATIENCE, TWISTD, NatsServerProcess, ServerProcess, need
 from rtmb.testing import start_broker
 from rtmb.testing.process import environment
 

@@ -5,37 +5,34 @@ from __future__ import annotations
 import functools
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import ensureDeferred, gatherResults
-from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from rtmb.client import (
     AuthenticationFailed,
     Client,
+    ClientOptions,
     ConnectionClosed,
     ConnectionFailed,
     Disconnected,
     Event,
     Message,
     NoResponders,
-    Options,
     PayloadTooLarge,
     PermissionViolation,
     RequestTimeout,
     connect,
 )
-from rtmb.client.address import Nkey
-from rtmb.test.process.test_client import new_seed
-from rtmb.test.process.test_tls import _made
-from rtmb.test.processes import PATIENCE, NatsServerProcess, ServerProcess, need
+from rtmb.test.support.certificates import made
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import PATIENCE, NatsServerProcess, ServerProcess, need
+from rtmb.test.support.users import Nkey
 from rtmb.testing import BrokerProcess
 
 reactor: Any = _reactor
@@ -56,13 +53,13 @@ class ServerTests(TestCase):
         self.addCleanup(server.stop)
         return server
 
-    async def client(self, server: ServerProcess | str, **options: Unpack[Options]) -> Client:
+    async def client(self, server: ServerProcess | str, **options: Unpack[ClientOptions]) -> Client:
         url = server if isinstance(server, str) else server.url
         client = await connect(url, **options)
         self.addCleanup(client.close)
         return client
 
-    async def fails(self, server: ServerProcess | str, **options: Unpack[Options]) -> str:
+    async def fails(self, server: ServerProcess | str, **options: Unpack[ClientOptions]) -> str:
         """Connecting fails; the error's text."""
         try:
             await self.client(server, **options)
@@ -221,10 +218,10 @@ class ServerTests(TestCase):
         await self.fails(f"nats://alice:wrong@{server.host}:{server.port}")
 
     async def test_nkey(self) -> None:
-        seed = new_seed()
-        server = self.server("nkey", nkey=Nkey(seed).public)
-        await self.client(server, nkey_seed=seed)
-        await self.fails(server, nkey_seed=new_seed())
+        key = Nkey()
+        server = self.server("nkey", nkey=key.public)
+        await self.client(server, nkey_seed=key.seed)
+        await self.fails(server, nkey_seed=Nkey().seed)
         await self.fails(server)
 
     async def test_permissions(self) -> None:
@@ -252,9 +249,8 @@ class ServerTests(TestCase):
     # TLS
 
     def certificates(self) -> Path:
-        place = Path(tempfile.mkdtemp(prefix="rtmb-"))
-        self.addCleanup(shutil.rmtree, place, ignore_errors=True)
-        for name, data in _made().items():
+        place = folder(self)
+        for name, data in made().items():
             (place / name).write_bytes(data)
         return place
 
@@ -494,37 +490,3 @@ class NatsServerTests(ServerTests):
 
 
 del ServerTests  # it is not a test by itself
-
-
-class StrangersTests(TestCase):
-    """Servers that are something else."""
-
-    timeout = 3 * PATIENCE
-
-    async def answers(self, said: bytes, scheme: str = "nats", **options: Unpack[Options]) -> str:
-        class Stranger(Protocol):
-            def connectionMade(self) -> None:
-                self.transport.write(said)  # type: ignore[union-attr]
-
-        port = reactor.listenTCP(0, Factory.forProtocol(Stranger), interface="127.0.0.1")
-        try:
-            await connect(f"{scheme}://127.0.0.1:{port.getHost().port}", **options)
-        except ConnectionFailed as error:
-            return str(error)
-        finally:
-            await port.stopListening()
-        raise self.failureException("connected")
-
-    async def test_not_a_broker(self) -> None:
-        said = await self.answers(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        self.assertIn("broke the protocol", said)
-        said = await self.answers(b"", connect_timeout=0.1)
-        self.assertIn("no answer within 0.1 s", said)
-
-    async def test_not_a_websocket(self) -> None:
-        said = await self.answers(
-            b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", scheme="ws"
-        )
-        self.assertIn("404", said)
-        said = await self.answers(b"", scheme="ws", connect_timeout=0.1)
-        self.assertIn("no answer", said)

@@ -13,9 +13,9 @@ from typing import Any
 import msgpack
 
 from rtmb.core.message import to_bytes
-from rtmb.test.process.test_http import Events, ask
-from rtmb.test.processes import PATIENCE
-from rtmb.test.sockets import BINARY, DoorTests, masked
+from rtmb.test.support.http import Events, ask
+from rtmb.test.support.processes import PATIENCE
+from rtmb.test.support.sockets import BINARY, DoorTests, masked
 
 #: Values that byte doors and value doors see differently.
 VALUES: list[Any] = [

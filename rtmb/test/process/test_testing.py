@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 import unittest
 from pathlib import Path
 
-from twisted.trial.unittest import SynchronousTestCase, TestCase
+from twisted.trial.unittest import TestCase
 
-from rtmb.client import AuthenticationFailed, ConnectionFailed
-from rtmb.test.processes import PATIENCE, RawClient, need
-from rtmb.testing import BrokerMixin, BrokerProcess, MemoryBroker, start_broker
+from rtmb.client import AuthenticationFailed
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import PATIENCE, RawClient, need
+from rtmb.testing import BrokerMixin, start_broker
 from rtmb.testing.process import environment
 
 
@@ -107,8 +106,7 @@ class PytestTests(unittest.TestCase):
     """The fixtures, in test runs of other people."""
 
     def setUp(self) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="rtmb-"))
-        self.addCleanup(shutil.rmtree, self.place, ignore_errors=True)
+        self.place = folder(self)
         if not importlib.metadata.entry_points(group="pytest11", name="rtmb"):
             # Not installed, but run from its source: what installing it would leave behind.
             info = self.place / "rtmb-0.dist-info"
@@ -252,64 +250,3 @@ class MixinTests(BrokerMixin, TestCase):
         broker = self.start_broker(token="t")
         await self.connect_client(broker, token="t")
         await self.assertFailure(self.connect_client(broker), AuthenticationFailed)
-
-
-class MemoryTests(SynchronousTestCase):
-    def test_round_trip(self) -> None:
-        broker = MemoryBroker()
-        one, two = broker.connect(name="one"), broker.connect()
-        subscription = one.subscribe("a.*")
-        broker.advance()
-        two.publish("a.b", "hello")
-        broker.advance()
-        self.assertEqual(self.successResultOf(subscription.next()).text, "hello")
-        self.assertEqual(len(broker.hub.clients), 2)
-        one.close()
-        broker.advance()
-        self.assertEqual(len(broker.hub.clients), 1)
-
-    def test_settings(self) -> None:
-        broker = MemoryBroker(token="t")
-        self.assertRaises(AuthenticationFailed, broker.connect)
-        broker.connect(token="t")
-
-    def test_history(self) -> None:
-        broker = MemoryBroker(history=2)
-        client = broker.connect()
-        for i in range(5):
-            client.publish("a", str(i))
-        broker.advance()
-        subscription = client.subscribe("a", replay=10)
-        broker.advance()
-        got = [self.successResultOf(subscription.next()).text for _ in range(2)]
-        self.assertEqual(got, ["3", "4"])
-
-    def test_network_failure(self) -> None:
-        broker = MemoryBroker()
-        client = broker.connect()
-        broker.lose_connections(reachable=False)
-        broker.advance(60)
-        self.assertFalse(client.connected)
-        self.assertRaises(ConnectionFailed, broker.connect)
-        broker.reachable = True
-        broker.advance(60)
-        self.assertTrue(client.connected)
-
-    def test_the_broker_says_goodbye(self) -> None:
-        """A client sees the broker close."""
-        broker = MemoryBroker()
-        client = broker.connect(reconnect=False)
-        broker.factory.close_all(1)
-        broker.advance()
-        self.assertTrue(client.closed)
-
-
-class NameTests(SynchronousTestCase):
-    def test_names(self) -> None:
-        import rtmb.testing
-
-        for name in rtmb.testing.__all__:
-            self.assertEqual(getattr(rtmb.testing, name).__name__, name)
-        self.assertRaises(AttributeError, lambda: rtmb.testing.nothing)
-        self.assertIs(start_broker, rtmb.testing.process.start_broker)
-        self.assertTrue(issubclass(BrokerProcess, rtmb.testing.process.ServerProcess))

@@ -31,8 +31,8 @@ import rtmb
 from rtmb.cli.pipeline import pipeline
 from rtmb.core.subjects import hears
 from rtmb.spark.jobs.session import NoSparkError, check
-from rtmb.test.processes import PATIENCE, BrokerProcess, RawClient, environment, need
-from rtmb.test.spark_session import JournalBroker, session, until
+from rtmb.test.support.processes import PATIENCE, BrokerProcess, RawClient, environment, need
+from rtmb.test.support.spark_session import JournalBroker, session, until
 
 pytestmark = pytest.mark.slow
 

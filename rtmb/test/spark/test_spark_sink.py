@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rtmb.test.processes import PATIENCE, RawClient, ServerProcess
-from rtmb.test.spark_session import JournalBroker, SparkCase, until
+from rtmb.test.support.processes import PATIENCE, RawClient, ServerProcess
+from rtmb.test.support.spark_session import JournalBroker, SparkCase, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -193,10 +193,10 @@ class Publisher:
 
 
 class Driver(ServerProcess):
-    """`rtmb.test.spark_driver`, to be killed."""
+    """`rtmb.test.support.spark_driver`, to be killed."""
 
     def __init__(self, master: str, broker: JournalBroker, folder: Path, mode: str = "") -> None:
-        command = [sys.executable, "-m", "rtmb.test.spark_driver", master, broker.server]
+        command = [sys.executable, "-m", "rtmb.test.support.spark_driver", master, broker.server]
         super().__init__(
             ["setsid", *command, str(folder), mode], env={"PYSPARK_PYTHON": sys.executable}
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.doors.nats import walk as bulk
-from rtmb.test.memory import MemoryBroker, Peer
+from rtmb.test.support.memory import MemoryBroker, Peer
 
 
 def pub(subject: bytes, payload: bytes) -> bytes:
@@ -73,7 +73,7 @@ class Scene:
                 for t in hub.history
             },
             "journal": self.journaled(),
-            "delivered": sorted((s.key, s.pattern, s.delivered) for s in hub.trie),
+            "delivered": sorted((s.key, s.pattern, s.delivered) for s in hub.routing),
         }
 
     def journaled(self) -> list[tuple[Any, ...]]:

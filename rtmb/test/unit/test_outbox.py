@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.doors.outbox import HIGH_WATER, PAUSE_PRICE, PIECE, Outbox
-from rtmb.test.memory import MemoryTransport
+from rtmb.test.support.memory import MemoryTransport
 
 
 class Ignoring:

@@ -15,7 +15,7 @@ from rtmb.core.routing import Subscription
 from rtmb.doors.http.streams import ROOM, Stream, Streams
 from rtmb.doors.outbox import Outbox
 from rtmb.interfaces import ISubscriber
-from rtmb.test.memory import MemoryBroker, MemoryTransport
+from rtmb.test.support.memory import MemoryBroker, MemoryTransport
 
 
 class Plain(Stream):
@@ -148,7 +148,7 @@ class StreamTests(SynchronousTestCase):
         self.publish(*"12345")
         self.clock.pump([5.1, 5.1])
         self.assertTrue(self.transport.lost)
-        self.assertEqual(len(self.hub.trie), 0)
+        self.assertEqual(len(self.hub.routing), 0)
 
     def test_silence_is_not_being_stuck(self) -> None:
         """A socket that stays full while nothing has to be dropped is left alone."""

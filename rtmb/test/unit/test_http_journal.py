@@ -1,0 +1,304 @@
+"""Tests for `rtmb.doors.http.journal`: the journal's resources."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from rtmb.auth import Rule, User
+from rtmb.codecs import columns as frames
+from rtmb.config import SettingsError
+from rtmb.test.support.journal import Http, batch, rows_of
+
+
+class HttpTests(SynchronousTestCase):
+    """The calls."""
+
+    def setUp(self) -> None:
+        self.http = Http(journal=(">",), journal_messages=160, dedup_window=10.0)
+        journal = self.http.memory.broker.journal
+        assert journal is not None
+        self.journal = journal
+
+    def refused(
+        self, status: int, pattern: str, method: str, target: str, body: bytes = b""
+    ) -> Any:
+        found, said = self.http.call(method, target, body)
+        self.assertEqual(found, status, said)
+        self.assertRegex(said["error"]["message"], pattern)
+        return said
+
+    def test_every_door_and_path(self) -> None:
+        """What is published at the text door is there, by its bulk walk too, in order."""
+        peer = self.http.memory.connect()
+        peer.send(b"".join(b"PUB a 2\r\n%02d\r\n" % i for i in range(50)))
+        peer.send(b"PUB b 1\r\nx\r\nHPUB c r 12 13\r\nNATS/1.0\r\n\r\ny\r\n")
+        peer.send(b"".join(b"PUB a 2\r\n%02d\r\n" % i for i in range(50, 99)))
+        rows = rows_of(self.http.get("/journal"))
+        self.assertEqual([row["seq"] for row in rows], list(range(1, 102)))
+        self.assertEqual(
+            [int(row["data"]) for row in rows if row["subject"] == "a"], list(range(99))
+        )
+        self.assertEqual([rows[50]["data"], rows[51]["reply"]], [b"x", b"r"])
+        self.assertEqual({row["door"] for row in rows}, {"nats"})
+
+    def test_range(self) -> None:
+        self.http.publish("a", *[b"%d" % i for i in range(1, 11)])
+        self.http.publish("b", *[b"%d" % i for i in range(11, 21)])
+
+        def read(query: str) -> list[int]:
+            return [row["seq"] for row in rows_of(self.http.get(f"/journal?{query}"))]
+
+        self.assertEqual(read("from=5&to=8"), [5, 6, 7])
+        self.assertEqual(read("subject=b&limit=3"), [11, 12, 13])
+        self.assertEqual(read("subject=a&subject=b"), list(range(1, 21)))
+        parts = [read(f"from=3&to=18&partition={i}/4") for i in range(4)]
+        self.assertEqual([seq for part in parts for seq in part], list(range(3, 18)))
+        self.assertTrue(all(parts))
+        (told, _), *_ = frames.decode(self.http.get("/journal?from=5&to=8&limit=2"))
+        wanted = {
+            "epoch": self.journal.epoch, "first": 1, "next": 21, "from": 5, "to": 8, "then": 7,
+            "lost": None, "sizes": [],
+        }  # fmt: skip
+        self.assertEqual(told, wanted)
+
+    def test_loss_is_told(self) -> None:
+        self.http.publish("a", *[b"x"] * 400)
+        first = self.journal.first
+        self.assertGreater(first, 200)
+        (told, _), *_ = frames.decode(self.http.get("/journal?from=7"))
+        self.assertEqual(told["lost"], [7, first])
+        (told, _), *batches = frames.decode(self.http.get("/journal?from=7&to=20"))
+        self.assertEqual((told["lost"], told["then"], batches), ([7, 20], 20, []))
+
+    def test_another_epoch(self) -> None:
+        for target in ("/journal?epoch=old", "/journal/wait?epoch=old"):
+            said = self.refused(409, "restarted", "GET", target)
+            self.assertEqual((said["epoch"], said["next"]), (self.journal.epoch, 1))
+        self.http.get(f"/journal?epoch={self.journal.epoch}")
+
+    def test_position(self) -> None:
+        self.http.publish("a", b"1", b"2")
+        self.http.clock.advance(100)
+        self.http.publish("a", b"3")
+        now = self.http.clock.seconds()
+        for query, seq in (
+            ("at=earliest", 1),
+            ("at=latest", 4),
+            (f"time={now - 50}", 3),
+            (f"time={now + 50}", 4),
+        ):
+            self.assertEqual(self.http.get(f"/journal/position?{query}")["seq"], seq, query)
+        self.refused(400, "at=earliest", "GET", "/journal/position?at=first")
+        self.refused(400, "seconds", "GET", "/journal/position?time=noon")
+
+    def test_wrong_arguments(self) -> None:
+        for target, pattern in (
+            ("/journal?from=x", "from must be a whole number"),
+            ("/journal?limit=-1", "limit"),
+            ("/journal?subject=a..b", "not a subject"),
+            ("/journal?partition=4/4", "i/n"),
+            ("/journal?partition=4", "i/n"),
+            ("/journal/wait?timeout=soon", "timeout"),
+            ("/journal/wait?timeout=nan", "timeout"),
+        ):
+            self.refused(400, pattern, "GET", target)
+
+    def test_wait(self) -> None:
+        """Answers at once when there is something, or when it comes, or when time is up."""
+        self.http.publish("a", b"1", b"2")
+        self.assertEqual(self.http.get("/journal/wait?from=1&timeout=5")["messages"], 2)
+        self.http.send("GET", "/journal/wait?from=3&timeout=5&subject=a")
+        self.http.publish("b", b"3")
+        self.http.clock.advance(0)
+        self.assertIsNone(self.http.answer(), "that was not asked for")
+        self.http.publish("a", b"4", b"5")
+        self.assertIsNone(self.http.answer(), "not in the middle of a delivery")
+        self.http.clock.advance(0)
+        found = self.http.answer()
+        assert found is not None
+        said = json.loads(found[1])
+        self.assertEqual((said["to"], said["messages"], said["enough"]), (6, 2, True))
+        self.http.send("GET", "/journal/wait?from=6&timeout=5")
+        self.http.clock.advance(4.9)
+        self.assertIsNone(self.http.answer())
+        self.http.clock.advance(0.2)
+        found = self.http.answer()
+        assert found is not None
+        said = json.loads(found[1])
+        self.assertEqual((said["to"], said["messages"], said["enough"]), (6, 0, False))
+
+    def test_wait_for_many(self) -> None:
+        self.http.send("GET", "/journal/wait?from=1&timeout=5&least=3&messages=10")
+        for i in range(2):
+            self.http.publish("a", b"x")
+            self.http.clock.advance(1)
+            self.assertIsNone(self.http.answer(), str(i))
+        self.http.publish("a", b"x")
+        self.http.clock.advance(1)
+        found = self.http.answer()
+        assert found is not None
+        self.assertEqual(json.loads(found[1])["messages"], 3)
+
+    def test_who_waits_may_leave(self) -> None:
+        self.http.send("GET", "/journal/wait?from=1&timeout=5")
+        self.http.channel.connectionLost(Failure(ConnectionDone()))
+        self.http.connect()
+        self.http.publish("a", b"x")
+        self.http.clock.advance(10)
+        self.assertEqual(self.http.get("/journal/wait?from=1&timeout=5")["messages"], 1)
+
+    def test_limits(self) -> None:
+        """How far a reader may go within messages and bytes of what it wants."""
+        for _ in range(10):
+            self.http.publish("a", b"12345")
+            self.http.publish("b", b"12345", b"12345")
+        for query, to in (("messages=2", 3), ("messages=2&subject=a", 7), ("bytes=20", 5)):
+            self.assertEqual(self.http.get(f"/journal/wait?from=1&{query}")["to"], to, query)
+
+    def test_lease(self) -> None:
+        self.http.publish("a", *[b"x"] * 20)
+        body = json.dumps({"position": 5, "ttl": 60, "subjects": ["a.*"]}).encode()
+        status, said = self.http.call("PUT", "/journal/leases/my%20query/1", body)
+        self.assertEqual((status, said["lag"], said["lost"]), (200, 16, 0))
+        (lease,) = self.http.get("/journalz")["journal"]["leases"]
+        self.assertEqual((lease["consumer"], lease["position"]), ("my query/1", 5))
+        self.http.clock.advance(50)
+        self.http.get("/journal?consumer=my%20query/1")
+        self.http.clock.advance(50)
+        self.assertEqual(len(self.http.get("/journal/leases")["leases"]), 1, "reading renewed it")
+        self.http.clock.advance(10)
+        self.assertEqual(self.http.get("/journal/leases")["leases"], [])
+        self.http.call("POST", "/journal/leases/q", body)
+        self.assertEqual(self.http.call("DELETE", "/journal/leases/q"), (200, {"released": True}))
+        for bad in (b"", b"[]", b'{"position": "5", "ttl": 1}', b'{"position": 5, "ttl": 0}'):
+            self.refused(400, "a lease is", "PUT", "/journal/leases/q", bad)
+        self.refused(400, "consumer", "PUT", "/journal/leases/", body)
+        self.refused(409, "restarted", "PUT", "/journal/leases/q?epoch=old", body)
+
+    def test_a_consumer_that_falls_behind_is_told_of(self) -> None:
+        heard: list[dict[str, Any]] = []
+        peer = self.http.memory.connect(b"SUB !system/events/journal_lag 1\r\n")
+        self.http.call("PUT", "/journal/leases/slow", b'{"position": 1, "ttl": 1000}')
+        for _ in range(30):
+            self.http.publish("a", *[b"x"] * 10)
+            self.http.clock.advance(0)
+            said = peer.heard()
+            if said:
+                heard.append(json.loads(said.split(b"\r\n")[1]))
+                self.assertEqual(self.journal.first, 1, "nothing is lost yet")
+        self.assertEqual([h["consumer"] for h in heard], ["slow"])
+        self.assertEqual((heard[0]["position"], heard[0]["lost"]), (1, 0))
+
+    def test_permissions(self) -> None:
+        """Reading needs the right to subscribe; what is denied is left out."""
+        self.http.publish("a.x", b"1")
+        self.http.publish("a.secret", b"2")
+        self.http.publish("b", b"3")
+        self.http.user = User(
+            "bob", subscribe=Rule(("a.*",), ("a.secret",)), publish=Rule(("out",))
+        )
+        for target in ("/journal", "/journal?subject=b", "/journal/wait?subject=b"):
+            self.refused(403, "bob may not subscribe", "GET", target)
+        rows = rows_of(self.http.get("/journal?subject=a.*"))
+        self.assertEqual([row["subject"] for row in rows], ["a.x"])
+        self.assertEqual(self.http.get("/journal/wait?from=1&subject=a.*")["messages"], 1)
+        body = json.dumps({"position": 1, "ttl": 1, "subjects": ["b"]}).encode()
+        self.refused(403, "bob may not subscribe to b", "PUT", "/journal/leases/q", body)
+        mixed = batch(["out", "b"], [b"1", b"2"])
+        self.refused(403, "bob may not publish to b", "POST", "/journal/publish", mixed)
+        self.assertEqual(self.journal.next, 4, "nothing of it was published")
+
+    # Publishing
+
+    def test_publish_once(self) -> None:
+        peer = self.http.memory.library(verbose=False)
+        peer.send(b"SUB out.* 1\r\n")
+        body = batch(["out.a", "out.b", "out.a"], [b"1", b"2", b"3"])
+        self.assertEqual(
+            self.http.call("POST", "/journal/publish", body),
+            (200, {"published": 3, "duplicates": 0}),
+        )
+        heard = peer.heard()
+        self.assertIn(b"HMSG out.a 1 34 35\r\nNATS/1.0\r\nNats-Msg-Id: q/0/0/0\r\n\r\n1\r\n", heard)
+        self.assertEqual(heard.count(b"HMSG "), 3)
+        longer = batch(["out.a"] * 2, [b"3", b"4"], first=2)
+        self.assertEqual(
+            self.http.call("POST", "/journal/publish", longer),
+            (200, {"published": 1, "duplicates": 1}),
+        )
+        self.assertEqual(peer.heard().count(b"HMSG "), 1)
+        self.http.clock.advance(25)
+        status, said = self.http.call("POST", "/journal/publish", body)
+        self.assertEqual((status, said["published"]), (200, 3), "the window is over")
+
+    def test_publish_with_ids_and_headers(self) -> None:
+        mine = b"NATS/1.0\r\nNats-Msg-Id: mine\r\n\r\n"
+        body = batch(
+            ["o"] * 4, [b"1", b"2", b"3", b"1"], ids=[b"k1", b"k2", b"k3", b"k1"],
+            headers=[b"", b"NATS/1.0\r\nA: b\r\n\r\n", mine, b""],
+        )  # fmt: skip
+        status, said = self.http.call("POST", "/journal/publish", body)
+        self.assertEqual((status, said), (200, {"published": 3, "duplicates": 1}))
+        rows = rows_of(self.http.get("/journal?subject=o"))
+        self.assertEqual(
+            [row["headers"] for row in rows],
+            [
+                b"NATS/1.0\r\nNats-Msg-Id: k1\r\n\r\n",
+                b"NATS/1.0\r\nNats-Msg-Id: k2\r\nA: b\r\n\r\n",
+                mine,
+            ],
+        )
+        self.assertEqual({row["door"] for row in rows}, {"spark"})
+
+    def test_bad_bodies(self) -> None:
+        """Each is refused whole, and the broker stands."""
+        good = batch(["o"] * 2, [b"1", b"2"])
+        for body, pattern in (
+            (b"", "not a body"),
+            (b"junk", "not a body"),
+            (good[:-4], "cut off"),
+            (good + good, "not a body"),
+            (batch(["o", "bad subject"], [b"1", b"2"]), "not a subject"),
+            (batch(["o.*"], [b"1"]), "not a subject"),
+            (batch(["o"], [b"1"], rows=2), "do not agree"),
+            (batch(["o"], [b"1"], rows="x"), "do not agree"),
+            (batch(["o"], [b"1"], first=-1.5), "source and first"),
+            (batch(["o"], [b"1"], subjects=["\ud800"]), "not a body"),
+            (batch(["o"], [b"1"], subjects=7), "not a body"),
+            (batch(["o"], [b"1"], subjects=[]), "do not agree"),
+            (batch(["o"] * 2, [b"1", b"2"], ids=[b"fine", b"not\r\nfine"]), "line end"),
+            (batch(["o"], [b"1"], headers=[b"A: b\r\n\r\n"]), "NATS/1.0"),
+        ):
+            self.refused(400, pattern, "POST", "/journal/publish", body)
+        huge = bytes(self.http.memory.broker.settings.max_payload)
+        self.refused(413, "allowed", "POST", "/journal/publish", batch(["o"], [huge]))
+        self.assertEqual(self.journal.next, 1)
+
+    def test_without_a_journal(self) -> None:
+        """Publishing works; reading says what is missing."""
+        http = Http()
+        self.assertEqual(http.get("/journalz"), {"journal": None})
+        status, said = http.call("GET", "/journal")
+        self.assertEqual(status, 404)
+        self.assertIn("--journal", said["error"]["message"])
+        status, said = http.call("POST", "/journal/publish", batch(["o"], [b"1"]))
+        self.assertEqual((status, said["published"]), (200, 1))
+
+    def test_a_pattern_that_is_none(self) -> None:
+        self.assertRaises(SettingsError, Http, journal=("a..b",))
+
+    def test_calls_one_after_another(self) -> None:
+        """Several calls may be under way; they are answered in their order."""
+        for i in range(3):
+            self.http.send("POST", "/journal/publish", batch(["o"], [b"%d" % i], first=i))
+        for _ in range(3):
+            found = self.http.answer()
+            assert found is not None
+            self.assertEqual(json.loads(found[1])["published"], 1)
+        rows = rows_of(self.http.get("/journal"))
+        self.assertEqual([row["data"] for row in rows], [b"0", b"1", b"2"])
