@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from rtmb.announcements import EVENTS
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
+from rtmb.core.subjects import to_raw
 
 #: Seconds between two measurements.
 BEAT = 0.5
@@ -24,7 +25,7 @@ PAST = 180
 #: From what an idle event loop takes to what people call broken.
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 #: What a probe asks the hub to match. Nobody can have subscribed to it: it has a wildcard.
-_PROBE = EVENTS + "probe.*"
+_PROBE = to_raw(EVENTS + "probe.*")
 
 
 class Pulse(Service):
@@ -91,6 +92,6 @@ class Pulse(Service):
     def _probe(self, ready: float) -> None:
         """Do what is done for a message: it waited one turn of the loop, as bytes on a socket
         do, it is matched, and whatever is collected is sent. It is not counted nor kept."""
-        self._hub.trie.search(_PROBE)
+        self._hub.routing.search(_PROBE)
         self._hub.flush()
         self.latency.observe(max(0.0, self._hub.clock() - ready))

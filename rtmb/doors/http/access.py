@@ -61,8 +61,8 @@ class DoorRoster(Roster[S]):
         super().__init__(broker)
         self._gate = gate
 
-    def still(self, user: User | None) -> User | None:
-        return self._gate.access.still(user)
+    def recheck(self, user: User | None) -> User | None:
+        return self._gate.access.recheck(user)
 
 
 class Access:
@@ -115,7 +115,7 @@ class Access:
         """Whether NATS clients must say in CONNECT who they are: then that decides, not the key."""
         return bool(self._authenticator.required)
 
-    def still(self, user: User | None) -> User | None:
+    def recheck(self, user: User | None) -> User | None:
         """Who someone, let in by an earlier `Access`, is now; None: nobody any more."""
         if isinstance(user, KeyHolder):
             return user if self._key and same(self._key, user.token) else None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.web.server import Request
 
 from rtmb.codecs.json_message import shown
@@ -56,7 +57,6 @@ class Connz(Monitored):
             raise bad(f"invalid sorting option: {sort}; there are {', '.join(_SORTS)}")
         if state not in _STATES:
             raise bad(f"Error decoding state for {state}; there are {', '.join(_STATES)}")
-        self.hub.settle_all()
         clients = list(self.broker.clients) if state != "closed" else []  # who is gone is not kept
         total = len(clients)
         if cid:
@@ -86,7 +86,6 @@ class Leafz(Monitored):
     """``/leafz``: the clients that are links to a NATS cluster."""
 
     def found(self, request: Request) -> dict[str, Any]:
-        self.hub.settle_all()
         now = self.hub.clock()
         leaves = [describe(c, now) for c in self.broker.clients if c.kind == LEAF]
         return {"leafnodes": len(leaves), "leafs": leaves}
@@ -102,5 +101,7 @@ class Connection(Endpoint):
         client = self.broker.clients.get(number)
         if client is None:
             raise RefusedError(Code.NOT_FOUND, f"no connection {text}")
-        client.close(f"kicked by {request.getClientIP() or 'someone'}")
+        address = request.getClientAddress()
+        who = address.host if isinstance(address, (IPv4Address, IPv6Address)) else "someone"
+        client.close(f"kicked by {who}")
         return {"status": "closed", "cid": number}

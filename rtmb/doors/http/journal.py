@@ -25,12 +25,11 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.auth import User
 from rtmb.codecs import columns as frames
-from rtmb.codecs.nats import to_wire
 from rtmb.config import seconds
 from rtmb.core.journal import Journal, LeaseError, Repeats
 from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.segments import Selection
-from rtmb.core.subjects import is_subject
+from rtmb.core.subjects import is_subject, to_raw
 from rtmb.doors.http.kit import (
     Code,
     Endpoint,
@@ -348,7 +347,7 @@ class Publish(JournalEndpoint):
         for name in names:
             if not isinstance(name, str) or not is_subject(name):
                 raise frames.FrameError(f"not a subject: {name!r}")
-            to_wire(name)  # raises for half a character, which JSON may hold
+            to_raw(name)  # raises for half a character, which JSON may hold
             if not user.publish.may_publish(name):
                 raise _forbidden(user, f"publish to {name}")
         payloads = frames.spans(texts[0], texts[1], rows)

@@ -22,7 +22,6 @@ from twisted.web.server import Request
 
 from rtmb import __version__
 from rtmb.announcements import DOOR
-from rtmb.core.history import MESSAGE_COST, TOPIC_COST, History
 from rtmb.doors.http.kit import Endpoint, header
 
 if TYPE_CHECKING:
@@ -37,18 +36,6 @@ def memory() -> int:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def held(history: History) -> tuple[int, int]:
-    """Messages kept and about how many bytes they take: of each topic the mean size is known."""
-    messages = size = 0
-    for topic in history:
-        kept = len(topic.ring)
-        messages += kept
-        size += TOPIC_COST + kept * MESSAGE_COST
-        if topic.messages:
-            size += kept * topic.bytes // topic.messages
-    return messages, size
 
 
 class Collector(PrometheusCollector):
@@ -100,7 +87,7 @@ class Collector(PrometheusCollector):
             for door in sorted({*counts, *announced.connections}):
                 gauge.add_metric([door], counts[door])
             yield gauge
-        yield GaugeMetricFamily("rtmb_subscriptions", "Subscriptions", value=len(hub.trie))
+        yield GaugeMetricFamily("rtmb_subscriptions", "Subscriptions", value=len(hub.routing))
         opened = CounterMetricFamily(
             "rtmb_connections_opened", "Clients that came", labels=["door"]
         )
@@ -126,11 +113,11 @@ class Collector(PrometheusCollector):
 
     def _memory(self) -> Iterator[Metric]:
         history = self._broker.hub.history
-        messages, size = held(history)
+        messages = sum(topic.kept for topic in history)
         for name, what, value in (
             ("topics", "Subjects that are remembered", len(history)),
             ("messages", "Messages that are remembered", messages),
-            ("bytes", "Memory they take, about", size),
+            ("bytes", "Memory they take, about", history.held),
             ("budget_bytes", "Memory they may take", history.budget),
         ):
             yield GaugeMetricFamily(f"rtmb_history_{name}", what, value=value)

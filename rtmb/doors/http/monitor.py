@@ -18,6 +18,7 @@ from twisted.web.server import Request
 
 from rtmb import __version__
 from rtmb.codecs.json_message import shown, timestamp
+from rtmb.core.history import Topic
 from rtmb.core.routing import Subscription
 from rtmb.core.subjects import is_subject
 from rtmb.doors.http.forms import LEAF, describe_subscription, uptime
@@ -31,7 +32,7 @@ from rtmb.doors.http.kit import (
     is_true,
     whole_number,
 )
-from rtmb.doors.http.metrics import held, memory
+from rtmb.doors.http.metrics import memory
 from rtmb.interfaces import IClient
 
 #: How many entries a page has when nobody says, as in nats-server.
@@ -67,7 +68,6 @@ class Varz(Monitored):
     def found(self, request: Request) -> dict[str, Any]:
         broker, hub, told = self.broker, self.hub, self.broker.announcements
         settings, totals, pulse = broker.settings, broker.totals(), broker.pulse
-        messages, size = held(hub.history)
         return {
             "server_name": broker.name,
             "version": __version__,
@@ -97,12 +97,12 @@ class Varz(Monitored):
             "in_bytes": totals.in_bytes,
             "out_bytes": totals.out_bytes,
             "slow_consumers": told.slow_consumers.total(),
-            "subscriptions": len(hub.trie),
+            "subscriptions": len(hub.routing),
             # Beyond nats-server:
             "drops": told.drops.total(),
             "topics": len(hub.history),
-            "history_messages": messages,
-            "history_bytes": size,
+            "history_messages": sum(topic.kept for topic in hub.history),
+            "history_bytes": hub.history.held,
         }
 
 
@@ -139,8 +139,7 @@ class Subsz(Monitored):
     def found(self, request: Request) -> dict[str, Any]:
         offset, limit = page_of(request)
         subject = argument(request, "test")
-        trie = self.hub.trie
-        self.hub.settle_all()
+        routing = self.hub.routing
         listed: Iterable[Subscription] = ()
         total = 0
         if subject:
@@ -149,10 +148,10 @@ class Subsz(Monitored):
             receivers = self.hub.subscriptions_of(subject)
             listed, total = receivers, len(receivers)
         elif is_true(argument(request, "subs")):
-            listed, total = trie, len(trie)
-        fanouts = [len(r.plain) + len(r.groups) for r in trie.cached()]
+            listed, total = routing, len(routing)
+        fanouts = [_fanout(topic) for topic in self.hub.history]
         found: dict[str, Any] = {
-            "num_subscriptions": len(trie),
+            "num_subscriptions": len(routing),
             "num_cache": len(fanouts),
             "max_fanout": max(fanouts, default=0),
             "avg_fanout": sum(fanouts) / len(fanouts) if fanouts else 0.0,
@@ -171,3 +170,9 @@ class Subsz(Monitored):
         if IClient.providedBy(client):
             found |= {"cid": client.number, "name": shown(client.name), "door": client.door}
         return found
+
+
+def _fanout(topic: Topic) -> int:
+    """How many get a message on a topic."""
+    plain = sum(len(interest.plain or ()) for interest in topic.interests)
+    return plain + len(topic.deals or ())

@@ -15,7 +15,7 @@ from rtmb.codecs import nats as wire
 from rtmb.codecs.json_message import message_body, shown, timestamp
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message, to_value
-from rtmb.core.subjects import INBOX, OWN
+from rtmb.core.subjects import INBOX, OWN, from_raw, to_raw
 from rtmb.doors.http.kit import (
     Code,
     Endpoint,
@@ -147,7 +147,7 @@ class Health(Endpoint):
         return {
             "uptime_sec": int(self.hub.clock() - self._started),
             "topics": sum(not name.startswith(OWN) for name in self.hub.topics()),
-            "subscribers": len(self.hub.trie),
+            "subscribers": len(self.hub.routing),
         }
 
 
@@ -262,13 +262,13 @@ def _headers_in(request: Request) -> bytes | None:
             name = name[len(PREFIX) :]
         elif not name.lower().startswith("nats-"):
             continue
-        found += [(name, wire.from_wire(value)) for value in values if name]
+        found += [(name, from_raw(value)) for value in values if name]
     return wire.encode_headers(found) if found else None
 
 
 def _add_header(request: Request, name: str, value: str) -> None:
     with suppress(UnicodeError, ValueError):  # a name that HTTP does not know how to write
-        request.responseHeaders.addRawHeader(name.encode("ascii"), wire.to_wire(value))
+        request.responseHeaders.addRawHeader(name.encode("ascii"), to_raw(value))
 
 
 def rest_table(broker: Broker, visitors: Visitors) -> dict[str, Endpoint]:

@@ -58,7 +58,6 @@ class Past:
     """What the history holds of a pattern since some moment, that moment included."""
 
     def __init__(self, hub: Hub, pattern: str, hidden: tuple[str, ...], since: int) -> None:
-        hub.settle_all()
         self._hub, self._pattern, self._since = hub, pattern, since
         topics = [t for t in self._topics() if not any(matches(h, t.name) for h in hidden)]
         #: Whether something may have been forgotten that came after `since`.
@@ -81,8 +80,8 @@ class Past:
         return topic.newest(count)
 
     def _lacks(self, topic: Topic) -> bool:
-        whole = topic.messages <= len(topic.ring)
-        return not whole and (not topic.times or micros(topic.times[0]) >= self._since)
+        times = topic.times
+        return topic.messages > len(times) and (not times or micros(times[0]) >= self._since)
 
     def after(self, nth: int) -> list[Message]:
         """Without the first `nth` messages of the moment itself, which the client has."""

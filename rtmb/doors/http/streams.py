@@ -137,11 +137,11 @@ class Stream(Session):
         self.done = True
         self.closed_reason = self.closed_reason or reason
         self._report()
-        if flush or not self._full:
-            self.outbox.batch.extend(self._flying)
+        said = [*self._flying] if flush or not self._full else []
         if flush:
-            self.outbox.batch.extend(data for _, data in self._waiting)
-        self.outbox.batch.extend(last)
+            said += (data for _, data in self._waiting)
+        for data in (*said, *last):
+            self.outbox.batch.append(data)
         self.forget()
         self.later("linger", LINGER, self.abort)
         self.outbox.finish()

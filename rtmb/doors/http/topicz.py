@@ -44,7 +44,6 @@ class Topicz(Monitored):
         }
         if sort not in sorts:
             raise bad(f"invalid sorting option: {sort}; there are {', '.join(sorts)}")
-        self.hub.settle_all()
         self._rate(list(self.hub.history))
         listed = lister(request)
         topics = [t for t in self.hub.history if listed(t.name)]
@@ -65,7 +64,7 @@ class Topicz(Monitored):
             "messages": topic.messages,
             "bytes": topic.bytes,
             "rate": round(self._rates.get(topic.name, 0.0), 1),
-            "kept": len(topic.ring),
+            "kept": topic.kept,
             "subscribers": len(self.hub.subscriptions_of(topic.name)),
         }
         for last in topic.newest(1):
