@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from rtmb.clients import Clients
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
+from rtmb.core.journal import Journal, Lease
 from rtmb.core.message import Message
 from rtmb.interfaces import IClient
 
@@ -51,6 +52,8 @@ class Announcements(Service):
         self._interval = interval
         self._measuring = LoopingCall(self.measure)
         self._measuring.clock = reactor
+        #: What was published here: it counts apart from what users publish.
+        self.published = Counters()
         self._before: dict[str, tuple[int, int]] = {}
         self._measured = 0.0
 
@@ -107,6 +110,25 @@ class Announcements(Service):
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((event, facts))
 
+    def about_to_be_lost(self, journal: Journal, lease: Lease) -> None:
+        """A consumer of the journal is so far behind that it is about to lose messages."""
+        facts = journal.lag(lease)
+        self.log.warn(
+            "journal: {consumer} is {lag} messages behind, and what it has not read is about to be "
+            "overwritten; see --journal-bytes and --journal-messages",
+            consumer=lease.consumer,
+            **facts,
+        )
+        self.tell(
+            "journal_lag",
+            consumer=lease.consumer,
+            position=lease.position,
+            first=journal.first,
+            next=journal.next,
+            lag=facts["lag"],
+            lost=facts["lost"],
+        )
+
     def _publish_events(self) -> None:
         waiting, self._waiting = self._waiting, []
         for event, facts in waiting:
@@ -114,7 +136,10 @@ class Announcements(Service):
         self.hub.flush()
 
     def _publish(self, subject: str, value: Any) -> None:
-        self.hub.deliver(Message(subject, value=value, door=DOOR))
+        message = Message(subject, value=value, door=DOOR)
+        self.published.in_msgs += 1
+        self.published.in_bytes += message.size
+        self.hub.deliver(message)
 
     # What it measures
 

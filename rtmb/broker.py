@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from twisted.application.service import MultiService
@@ -19,11 +20,13 @@ from rtmb.announcements import Announcements
 from rtmb.auth import Authenticator
 from rtmb.clients import Clients
 from rtmb.config import Settings, SettingsError
+from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
 from rtmb.core.journal import Journal
 from rtmb.core.subjects import is_pattern
 from rtmb.doors import BUILT_IN, plugged_in
 from rtmb.interfaces import IAuthenticator, IDoor, IDoorService
+from rtmb.pulse import Pulse
 from rtmb.tls import tls_options
 
 
@@ -60,7 +63,12 @@ class Broker(MultiService):
         self._own_authenticator = authenticator is None
         self.authenticator = authenticator or _authenticator(settings)
         self.tls = tls_options(settings)
+        if self.journal is not None:
+            self.journal.alarm = partial(self.announcements.about_to_be_lost, self.journal)
+        #: What is measured while it runs.
+        self.pulse = Pulse(reactor, self.hub, self.totals)
         self._run("announcements", self.announcements)
+        self._run("pulse", self.pulse)
         #: The services of the doors that are open, by name.
         self.doors: dict[str, IDoorService] = {}
         for name, (door, options) in _doors(settings).items():
@@ -72,6 +80,14 @@ class Broker(MultiService):
     def _run(self, name: str, service: Any) -> None:
         service.setName(name)
         service.setServiceParent(self)
+
+    def totals(self) -> Counters:
+        """Messages and bytes in and out since the start, without what the broker itself says."""
+        found = Counters()
+        found.add(self.hub.totals)
+        found.in_msgs -= self.announcements.published.in_msgs
+        found.in_bytes -= self.announcements.published.in_bytes
+        return found
 
     @property
     def port(self) -> int:

@@ -55,6 +55,11 @@ class Clients:
         if client is not None:
             self._departed[client.door].add(client.counters)
 
+    def count_in(self, door: str, messages: int, size: int) -> None:
+        """Count what was published by a door without any client."""
+        self._departed[door].in_msgs += messages
+        self._departed[door].in_bytes += size
+
     def by_door(self) -> dict[str, Counters]:
         """Messages and bytes in and out since the start, for each door that anyone came by."""
         found: defaultdict[str, Counters] = defaultdict(Counters)

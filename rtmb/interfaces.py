@@ -53,6 +53,7 @@ class IClient(Interface):
     number: int = Attribute("Its number, once it has joined; no two clients ever have the same.")
     name: str = Attribute("Who this is, for people: the log, the monitoring.")
     door: str = Attribute("The name of the door it came by.")
+    kind: str = Attribute("What it is in monitoring: ``Client``, or ``Leafnode`` for a link.")
     host: str = Attribute("The address that it came from, or nothing.")
     port: int = Attribute("The port that it came from, or 0.")
     counters: Counters = Attribute("Messages and bytes in and out.")

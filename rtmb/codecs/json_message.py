@@ -18,6 +18,7 @@ import msgspec
 
 from rtmb.codecs import nats as wire
 from rtmb.core.message import ID_HEADER, Message
+from rtmb.core.subjects import to_raw
 
 _encode = msgspec.json.Encoder().encode
 _ID_FIELD = ID_HEADER.encode() + b":"
@@ -35,7 +36,7 @@ def timestamp(seconds: float) -> str:
 
 def shown(subject: str) -> str:
     """A subject as text that JSON can hold: what is no UTF-8 has a mark in its place."""
-    return wire.to_wire(subject).decode("utf-8", "replace")
+    return to_raw(subject).decode("utf-8", "replace")
 
 
 def message_id(message: Message) -> str:
@@ -45,7 +46,7 @@ def message_id(message: Message) -> str:
         for name, value in wire.decode_headers(message.headers):
             if name == ID_HEADER:
                 return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    made = blake2b(wire.to_wire(message.subject), digest_size=16)
+    made = blake2b(to_raw(message.subject), digest_size=16)
     made.update(b" %d " % round(message.time * 1e6))
     made.update(message.payload)
     text = made.hexdigest()
@@ -60,7 +61,7 @@ def message_body(message: Message) -> dict[str, Any]:
         found["payload"] = base64.b64encode(value).decode("ascii")
         found["encoding"] = "base64"
     elif isinstance(value, str):
-        found["payload"] = wire.to_wire(value).decode("utf-8", "replace")
+        found["payload"] = to_raw(value).decode("utf-8", "replace")
     else:
         # JSON as it came: no number loses a digit on the way.
         found["payload"] = msgspec.Raw(message.payload.translate(_ONE_LINE))
@@ -90,7 +91,7 @@ def event_json(message: Message) -> bytes:
     )
 
 
-class Once:
+class OncePerMessage:
     """Makes something of a message, once: the hub delivers one message to all before the next."""
 
     __slots__ = ("_made", "_make", "_message")

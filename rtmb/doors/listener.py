@@ -83,11 +83,11 @@ class Listener(Service):
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        return _all([self.stop_accepting(), self.drain()])
+        return all_of([self.stop_accepting(), self.drain()])
 
     def drain(self) -> Deferred[None]:
         """Flush and close the clients; fires when the last has gone."""
-        return _all([roster.close_all(self.settings.drain_timeout) for roster in self.rosters])
+        return all_of([roster.close_all(self.settings.drain_timeout) for roster in self.rosters])
 
     # IDoorService
 
@@ -100,10 +100,11 @@ class Listener(Service):
         """A client that is told may come back at once: by then nobody listens."""
 
         def closed(_: None) -> Deferred[None]:
-            return _all([roster.enter_lame_duck(grace) for roster in self.rosters])
+            return all_of([roster.enter_lame_duck(grace) for roster in self.rosters])
 
         return self.stop_accepting().addCallback(closed)
 
 
-def _all(waiting: list[Deferred[None]]) -> Deferred[None]:
+def all_of(waiting: list[Deferred[None]]) -> Deferred[None]:
+    """Fires when all of these have."""
     return DeferredList(waiting).addCallback(lambda results: None)

@@ -39,8 +39,11 @@ class Session:
     """One client of a door."""
 
     door = ""
+    kind = "Client"
     #: Whether it takes a place among all connections: not what came on a connection that has one.
     takes_place = True
+    #: Whether it is here for one request only: nobody is told of it, and it is let in to the end.
+    transient = False
     rtt: float | None = None
 
     def __init__(self, roster: Roster[Any], user: User | None = None) -> None:
@@ -108,7 +111,7 @@ class Session:
     def join(self) -> str:
         """Become a client of the broker. Returns why that cannot be, or nothing."""
         clients = self.roster.clients
-        if clients.leaving:
+        if clients.leaving and not self.transient:
             return LAME_DUCK
         if self.takes_place and not clients.take_place():
             return "maximum connections exceeded"
@@ -116,7 +119,8 @@ class Session:
         self.number = clients.join(self)
         self.name = f"{self.host}:{self.port} - cid:{self.number}"
         self.roster.sessions[self.number] = self
-        self.roster.announcements.connected(self)
+        if not self.transient:
+            self.roster.announcements.connected(self)
         return ""
 
     def leave(self, reason: str) -> None:
@@ -128,7 +132,8 @@ class Session:
             self.roster.clients.free_place()
         if self.roster.sessions.pop(self.number, None) is not None:
             self.roster.clients.leave(self.number)
-            self.roster.announcements.disconnected(self, self.closed_reason or reason)
+            if not self.transient:
+                self.roster.announcements.disconnected(self, self.closed_reason or reason)
             self.roster.session_gone()
 
     def forget(self) -> None:

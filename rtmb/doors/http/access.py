@@ -1,7 +1,7 @@
 """Who may use the HTTP door: the API key, the broker's users, and the sites whose pages may.
 
 One question is asked for each request, in one place (`HttpRequest.process`): who is it? The answer
-is a `User`, whose permissions the resources keep to.
+is a `User`, whose permissions the endpoints keep to.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import hashlib
 import hmac
 import os
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred, succeed
@@ -20,10 +22,12 @@ from twisted.web.server import Request
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings
 from rtmb.doors.http.kit import header
+from rtmb.doors.session import Roster, Session
 from rtmb.interfaces import IAuthenticator
 
-#: Who gave the API key: someone who may do everything.
-KEEPER = User(name="api key")
+if TYPE_CHECKING:
+    from rtmb.broker import Broker
+
 #: Credentials that were found right are known again, so that a password hash made to be slow is
 #: worked out once and not with each request.
 _MOST_KNOWN = 1024
@@ -31,9 +35,34 @@ _MOST_KNOWN = 1024
 _KNOWN_FOR = 30.0
 
 
+@dataclass(frozen=True)
+class KeyHolder(User):
+    """Whoever gave the API key, which is in `token`: someone who may do everything."""
+
+
 def same(one: str, other: str) -> bool:
     """Whether two secrets are equal, in a time that does not tell."""
     return hmac.compare_digest(one.encode(), other.encode())
+
+
+class Gate(Protocol):
+    """Who knows the `Access` of this moment."""
+
+    access: Access
+
+
+S = TypeVar("S", bound=Session)
+
+
+class DoorRoster(Roster[S]):
+    """Clients that `Access` let in."""
+
+    def __init__(self, broker: Broker, gate: Gate) -> None:
+        super().__init__(broker)
+        self._gate = gate
+
+    def recheck(self, user: User | None) -> User | None:
+        return self._gate.access.recheck(user)
 
 
 class Access:
@@ -55,7 +84,7 @@ class Access:
             # Browsers cannot set a header on a WebSocket or an EventSource.
             key = request.args[b"api_key"][-1].decode("utf-8", "replace")
         if key is not None and self._key and same(key, self._key):
-            return succeed(KEEPER)
+            return succeed(KeyHolder("api key", token=key))
         said = _credentials(request)
         if said is None or (said.given and key is not None):
             return succeed(None)
@@ -82,14 +111,14 @@ class Access:
         return self._authenticator.authenticate(said).addCallback(found)
 
     @property
-    def users(self) -> bool:
-        """Whether NATS clients must say who they are: then that decides, not the key."""
+    def connect_decides(self) -> bool:
+        """Whether NATS clients must say in CONNECT who they are: then that decides, not the key."""
         return bool(self._authenticator.required)
 
-    def still(self, user: User, before: Access) -> User | None:
+    def recheck(self, user: User | None) -> User | None:
         """Who someone, let in by an earlier `Access`, is now; None: nobody any more."""
-        if user is KEEPER:
-            return KEEPER if self._key and same(self._key, before._key) else None
+        if isinstance(user, KeyHolder):
+            return user if self._key and same(self._key, user.token) else None
         if not self._authenticator.required:
             return None if self._key else ANYONE
         return self._authenticator.recheck(user)

@@ -10,38 +10,41 @@ more of the calls.
 | ``POST /journal/publish`` | how many messages were new |
 | ``GET /journalz`` | all of it for people |
 
-Whoever asks has been let in already: the user is `request.rtmb_user`.
+Whoever asks has been let in already, see `rtmb.doors.http.kit.user_of`.
 """
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 from twisted.logger import Logger
-from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from rtmb.auth import ANYONE, User
+from rtmb.auth import User
 from rtmb.codecs import columns as frames
-from rtmb.codecs.nats import to_wire
 from rtmb.config import seconds
-from rtmb.core.journal import Journal, Lease, LeaseError, Repeats
+from rtmb.core.journal import Journal, LeaseError, Repeats
 from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.segments import Selection
-from rtmb.core.subjects import is_subject
+from rtmb.core.subjects import is_subject, to_raw
 from rtmb.doors.http.kit import (
+    Code,
+    Endpoint,
     RefusedError,
     answer,
     argument,
     bad,
-    error_body,
-    path_rest,
+    body_of,
+    forbidden,
+    number_of_seconds,
+    path_argument,
     pattern_of,
-    refuse,
+    too_large,
+    user_of,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -61,55 +64,14 @@ _ID = ID_HEADER.encode()
 _FRAMES = b"application/vnd.rtmb.frames"
 
 
-class EpochError(RefusedError):
+def _epoch_changed(epoch: str, journal: Journal) -> RefusedError:
     """The caller speaks of the journal of an earlier life of the broker."""
-
-    def __init__(self, epoch: str, journal: Journal) -> None:
-        text = f"the broker was restarted: its journal is no longer {epoch}"
-        super().__init__(409, "EPOCH_CHANGED", text)
-        self.journal = journal
+    text = f"the broker was restarted: its journal is no longer {epoch}"
+    return RefusedError(Code.EPOCH_CHANGED, text, **_bounds(journal))
 
 
 def _forbidden(user: User, what: str) -> RefusedError:
-    return RefusedError(403, "FORBIDDEN", f"{user.name or 'this user'} may not {what}")
-
-
-def _too_large(text: str) -> RefusedError:
-    return RefusedError(413, "TOO_LARGE", text)
-
-
-def _whole(request: Request, name: str, default: int | None = None) -> int | None:
-    """A whole number among the arguments of a call."""
-    found = argument(request, name)
-    if found is None:
-        return default
-    if not (found.isascii() and found.isdigit() and len(found) <= 18):
-        raise bad(f"{name} must be a whole number")
-    return int(found)
-
-
-def _seconds(request: Request, name: str, default: float) -> float:
-    found = argument(request, name)
-    try:
-        value = float(found) if found is not None else default
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise bad(f"{name} must be a number of seconds")
-    return value
-
-
-def _body(request: Request) -> bytes:
-    assert request.content is not None
-    body: bytes = request.content.read(MOST_BODY + 1)
-    if len(body) > MOST_BODY:
-        raise _too_large(f"at most {MOST_BODY} bytes at once")
-    return body
-
-
-def _user(request: Request) -> User:
-    user: User = getattr(request, "rtmb_user", ANYONE)
-    return user
+    return forbidden(f"{user.name or 'this user'} may not {what}")
 
 
 def _checked(user: User, patterns: list[str]) -> Selection:
@@ -124,46 +86,26 @@ def _checked(user: User, patterns: list[str]) -> Selection:
 
 def _selection(request: Request) -> Selection:
     given = [raw.decode("utf-8", "replace") for raw in request.args.get(b"subject", [b">"])]
-    return _checked(_user(request), given)
+    return _checked(user_of(request), given)
 
 
-class Call(Resource):
-    """A resource whose answer is bytes, a dictionary for JSON, or a `RefusedError`."""
-
-    isLeaf = True
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__()
-        self.broker = broker
+class JournalEndpoint(Endpoint):
+    """An endpoint that needs the journal."""
 
     @property
     def journal(self) -> Journal:
         journal: Journal | None = self.broker.journal
         if journal is None:
-            raise RefusedError(
-                404, "NO_JOURNAL", "there is no journal: start the broker with --journal PATTERN"
-            )
+            text = "there is no journal: start the broker with --journal PATTERN"
+            raise RefusedError(Code.NO_JOURNAL, text)
         return journal
 
     def same_epoch(self, request: Request) -> Journal:
         """The journal, if it is the one that the caller means."""
         journal, epoch = self.journal, argument(request, "epoch")
         if epoch is not None and epoch != journal.epoch:
-            raise EpochError(epoch, journal)
+            raise _epoch_changed(epoch, journal)
         return journal
-
-    def render(self, request: Request) -> bytes | int:
-        no_delay = getattr(request.transport, "setTcpNoDelay", None)
-        if no_delay is not None:
-            no_delay(True)
-        try:
-            found = super().render(request)
-        except EpochError as error:
-            now = _bounds(error.journal)
-            return answer(request, {**error_body(error.code, str(error)), **now}, error.status)
-        except RefusedError as error:
-            return refuse(request, error.status, error.code, str(error))
-        return answer(request, found) if isinstance(found, dict) else found
 
 
 def _finish(request: Request, found: dict[str, Any]) -> None:
@@ -176,22 +118,13 @@ def _bounds(journal: Journal) -> dict[str, Any]:
     return {"epoch": journal.epoch, "first": journal.first, "next": journal.next}
 
 
-class JournalRoot(Call):
-    """``/journal``: messages; and what is below it."""
-
-    isLeaf = False
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker)
-        self.putChild(b"position", Position(broker))
-        self.putChild(b"wait", Wait(broker))
-        self.putChild(b"leases", Leases(broker))
-        self.putChild(b"publish", Publish(broker))
+class Read(JournalEndpoint):
+    """``/journal``: messages."""
 
     def render_GET(self, request: Request) -> bytes:
         journal, wanted = self.same_epoch(request), _selection(request)
-        start = _whole(request, "from", journal.first) or 1
-        end = min(_whole(request, "to", journal.next) or 1, journal.next)
+        start = whole_number(request, "from", journal.first) or 1
+        end = min(whole_number(request, "to", journal.next) or 1, journal.next)
         start, end = _part(argument(request, "partition"), start, max(start, end))
         consumer = argument(request, "consumer")
         if consumer is not None:
@@ -201,7 +134,7 @@ class JournalRoot(Call):
             start,
             end,
             wanted,
-            limit=_whole(request, "limit"),
+            limit=whole_number(request, "limit"),
             headers=argument(request, "headers") != "0",
         )
         told = {**_bounds(journal), "from": start, "to": end, "then": then, "lost": lost}
@@ -220,13 +153,13 @@ def _part(text: str | None, start: int, end: int) -> tuple[int, int]:
     return start + length * part // parts, start + length * (part + 1) // parts
 
 
-class Position(Call):
+class Position(JournalEndpoint):
     """``/journal/position``: the number to begin with."""
 
     def render_GET(self, request: Request) -> dict[str, Any]:
         journal, at = self.journal, argument(request, "at")
         if b"time" in request.args:
-            seq = journal.at_time(_seconds(request, "time", 0))
+            seq = journal.at_time(number_of_seconds(request, "time", 0))
         elif at in ("earliest", "latest"):
             seq = journal.first if at == "earliest" else journal.next
         else:
@@ -234,7 +167,7 @@ class Position(Call):
         return {**_bounds(journal), "seq": seq}
 
 
-class Wait(Call):
+class Wait(JournalEndpoint):
     """``/journal/wait``: how far to read within limits, once there is enough to read."""
 
     def __init__(self, broker: Broker) -> None:
@@ -246,12 +179,12 @@ class Wait(Call):
         waiting = Waiting(
             request,
             wanted,
-            _whole(request, "from", journal.first) or 1,
-            _whole(request, "messages"),
-            _whole(request, "bytes"),
-            max(1, _whole(request, "least", 1) or 1),
+            whole_number(request, "from", journal.first) or 1,
+            whole_number(request, "messages"),
+            whole_number(request, "bytes"),
+            max(1, whole_number(request, "least", 1) or 1),
         )
-        timeout = min(LONGEST_WAIT, _seconds(request, "timeout", 0))
+        timeout = min(LONGEST_WAIT, number_of_seconds(request, "timeout", 0))
         found = waiting.look(journal, final=timeout == 0)
         if found is not None:
             return found
@@ -320,11 +253,11 @@ class Waiting:
         return {**_bounds(journal), **told}
 
 
-class Leases(Call):
+class Leases(JournalEndpoint):
     """``/journal/leases/{consumer}``."""
 
     def _consumer(self, request: Request) -> str:
-        name = path_rest(request)
+        name = path_argument(request, "consumer")
         if not name or len(name) > 200:
             raise bad("a lease needs a consumer of at most 200 letters")
         return name
@@ -335,7 +268,7 @@ class Leases(Call):
     def render_PUT(self, request: Request) -> dict[str, Any]:
         journal, consumer = self.same_epoch(request), self._consumer(request)
         try:
-            found = msgspec.json.decode(_body(request))
+            found = msgspec.json.decode(body_of(request))
             position, ttl = found["position"], seconds(found["ttl"])
             subjects = found.get("subjects", [">"])
             well = type(position) is int and position >= 0 and isinstance(subjects, list)
@@ -343,11 +276,11 @@ class Leases(Call):
             well = False
         if not (well and all(isinstance(s, str) for s in subjects)):
             raise bad('a lease is {"position": number, "ttl": seconds}')
-        wanted = _checked(_user(request), subjects)
+        wanted = _checked(user_of(request), subjects)
         try:
             lease = journal.lease(consumer, position, ttl, wanted.patterns)
         except LeaseError as error:
-            raise RefusedError(429, "TOO_MANY", str(error)) from None
+            raise RefusedError(Code.TOO_MANY, str(error)) from None
         return {**_bounds(journal), **journal.lag(lease)}
 
     render_POST = render_PUT
@@ -356,7 +289,7 @@ class Leases(Call):
         return {"released": self.journal.release(self._consumer(request))}
 
 
-class Publish(Call):
+class Publish(JournalEndpoint):
     """``/journal/publish``: a body of messages, each with an id, each published once.
 
     One frame: ``rows``; ``subjects`` and, in the first column, which of them (32 bits); payloads
@@ -364,29 +297,32 @@ class Publish(Call):
     ids that count up. All is looked at before anything is published."""
 
     log = Logger()
+    most_body = MOST_BODY
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.repeats = Repeats(broker.settings.dedup_window, broker.reactor.seconds)
 
     def render_POST(self, request: Request) -> dict[str, Any] | int:
-        body = _body(request)
+        body = body_of(request)
         try:
-            messages = self._messages(body, _user(request))
+            messages = self._messages(body, user_of(request))
         except (frames.FrameError, KeyError, TypeError, ValueError, IndexError) as error:
             raise bad(f"not a body of messages: {error}") from None
         self.repeats.tick()
-        hub, published, forgotten = self.broker.hub, 0, self.repeats.forgotten
+        hub, published, size, forgotten = self.hub, 0, 0, self.repeats.forgotten
         for name, number, message in messages:
             if self.repeats.fresh(name, number):
                 hub.deliver(message)
                 published += 1
+                size += message.size
         if self.repeats.forgotten > forgotten:
             self.log.warn(
                 "too many message ids: {count} were forgotten before {window} seconds were over",
                 count=self.repeats.forgotten - forgotten,
                 window=self.repeats.window,
             )
+        self.broker.clients.count_in(DOOR, published, size)
         told = {"published": published, "duplicates": len(messages) - published}
         if hub.flush():
             self.broker.reactor.callLater(_PAUSE, self._late, request, told)
@@ -411,7 +347,7 @@ class Publish(Call):
         for name in names:
             if not isinstance(name, str) or not is_subject(name):
                 raise frames.FrameError(f"not a subject: {name!r}")
-            to_wire(name)  # raises for half a character, which JSON may hold
+            to_raw(name)  # raises for half a character, which JSON may hold
             if not user.publish.may_publish(name):
                 raise _forbidden(user, f"publish to {name}")
         payloads = frames.spans(texts[0], texts[1], rows)
@@ -430,7 +366,7 @@ class Publish(Call):
         ):
             headers = _with_id(block, shown)
             if len(headers) + len(payload) > most:
-                raise _too_large(f"a message of {len(payload)} bytes; at most {most} are allowed")
+                raise too_large(most)
             message = Message(names[which_subject], payload, headers=headers, door=DOOR)
             found.append((name, number, message))
         return found
@@ -450,7 +386,7 @@ def _with_id(block: bytes, shown: bytes) -> bytes:
     return b"NATS/1.0\r\n%b: %b\r\n%b" % (_ID, shown, rest)
 
 
-class Journalz(Call):
+class Journalz(JournalEndpoint):
     """``/journalz``: the journal and its consumers."""
 
     def render_GET(self, request: Request) -> dict[str, Any]:
@@ -458,35 +394,13 @@ class Journalz(Call):
         return {"journal": journal.stats() if journal is not None else None}
 
 
-class Alarm:
-    """Says, before it is too late, that a consumer is about to lose messages."""
-
-    log = Logger()
-
-    def __init__(self, broker: Broker, journal: Journal) -> None:
-        self._broker, self._journal = broker, journal
-
-    def __call__(self, lease: Lease) -> None:
-        facts = self._journal.lag(lease)
-        self.log.warn(
-            "journal: {consumer} is {lag} messages behind, and what it has not read is about to be "
-            "overwritten; see --journal-bytes and --journal-messages",
-            consumer=lease.consumer,
-            **facts,
-        )
-        self._broker.system.tell(
-            "journal_lag",
-            consumer=lease.consumer,
-            position=lease.position,
-            first=self._journal.first,
-            next=self._journal.next,
-            lag=facts["lag"],
-            lost=facts["lost"],
-        )
-
-
-def journaling(broker: Broker) -> dict[bytes, IResource]:
-    """What the HTTP door mounts at its root."""
-    if broker.journal is not None:
-        broker.journal.alarm = Alarm(broker, broker.journal)
-    return {b"journal": JournalRoot(broker), b"journalz": Journalz(broker)}
+def journal_table(broker: Broker) -> dict[str, Endpoint]:
+    """What stands at which path."""
+    return {
+        "/journal": Read(broker),
+        "/journal/position": Position(broker),
+        "/journal/wait": Wait(broker),
+        "/journal/leases/{consumer}": Leases(broker),
+        "/journal/publish": Publish(broker),
+        "/journalz": Journalz(broker),
+    }

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
-from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Request
-from zope.interface import implementer
 
-from rtmb.auth import User
 from rtmb.codecs import nats as wire
 from rtmb.codecs.json_message import message_body, shown, timestamp
-from rtmb.config import seconds
-from rtmb.core.counters import Counters
+from rtmb.core.hub import Hub
 from rtmb.core.message import Message, to_value
-from rtmb.core.routing import Subscription
-from rtmb.core.subjects import INBOX
+from rtmb.core.subjects import INBOX, OWN, from_raw, to_raw
 from rtmb.doors.http.kit import (
+    Code,
+    Endpoint,
     RefusedError,
     answer,
     argument,
-    bad,
     body_of,
-    path_rest,
+    forbidden,
+    is_true,
+    json_of,
+    number_of_seconds,
+    path_argument,
     refuse,
     subject_of,
+    too_large,
+    user_of,
     whole_number,
 )
-from rtmb.interfaces import ISubscriber
+from rtmb.doors.http.visitors import Visitor, Visitors
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -43,203 +45,171 @@ TIMEOUT, LONGEST = 2.0, 60.0
 PREFIX = "X-Message-"
 
 
-@implementer(ISubscriber)
-class Visitor:
-    """Whoever sent a request, as the hub sees them: here for as long as that takes."""
-
-    door = "http"
-    echo = True
-    stalled = False
-
-    def __init__(self, request: Request) -> None:
-        peer = request.getClientAddress()
-        self.host, self.port = getattr(peer, "host", ""), getattr(peer, "port", 0)
-        self.name = f"{self.host}:{self.port}"
-        self.counters = Counters()
-        #: The first message that comes back.
-        self.reply: Deferred[Message] = Deferred()
-
-    def deliver(self, subscription: Subscription, message: Message) -> None:
-        if not self.reply.called:
-            self.reply.callback(message)
-
-    def flush(self) -> bool:
-        return False
-
-    def ended(self, subscription: Subscription, reason: str) -> None:
-        pass
-
-
-def user_of(request: Request) -> User:
-    user: User = cast(Any, request).rtmb_user
-    return user
-
-
-class Call(Resource):
-    """A resource that answers with JSON; `RefusedError` is an answer too."""
-
-    isLeaf = True
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__()
-        self.broker = broker
-        self.hub = broker.hub
-
-    def render(self, request: Request) -> bytes | int:
-        try:
-            return cast("bytes | int", super().render(request))
-        except RefusedError as error:
-            return refuse(request, error.status, error.code, str(error))
-
-
 def _check(allowed: bool, text: str) -> None:
     if not allowed:
-        raise RefusedError(403, "UNAUTHORIZED", f"you may not {text}")
+        raise forbidden(f"you may not {text}")
 
 
-class Topics(Call):
-    """``/topics``, ``/topics/{name}`` and ``/topics/{name}/messages``."""
+def lister(request: Request) -> Callable[[str], bool]:
+    """Which topics a list for this request shows: those that its sender may read. The broker's own
+    are left out unless it asks for them, by ``system=1`` or by a filter that begins as they do."""
+    may_read = user_of(request).subscribe.may_subscribe
+    own = is_true(argument(request, "system")) or (argument(request, "filter") or "").startswith(
+        OWN
+    )
+    return lambda name: may_read(name) and (own or not name.startswith(OWN))
 
-    def render_GET(self, request: Request) -> bytes:
-        path = path_rest(request)
-        if path.endswith("/messages"):
-            return self._messages(request, path.removesuffix("/messages"))
-        user = user_of(request)
-        if path:
-            name = subject_of(path)
-            _check(user.subscribe.may_subscribe(name), f"read {name}")
-            topic = self.hub.topics().get(name)
-            if topic is None:
-                raise RefusedError(404, "TOPIC_NOT_FOUND", f"no topic {name}")
-            return answer(request, self._described(name))
-        names = (n for n in self.hub.topics() if user.subscribe.may_subscribe(n))
-        return answer(request, {"topics": [self._described(name) for name in sorted(names)]})
 
-    def _described(self, name: str) -> dict[str, Any]:
-        return {"name": shown(name), "subscribers": len(self.hub.subscriptions_of(name))}
+def _no_topic(name: str) -> RefusedError:
+    return RefusedError(Code.TOPIC_NOT_FOUND, f"no topic {name}")
 
-    def _messages(self, request: Request, path: str) -> bytes:
-        name, user = subject_of(path), user_of(request)
-        _check(user.subscribe.may_subscribe(name), f"read {name}")
+
+class NewTopic(msgspec.Struct):
+    """The body that makes a topic."""
+
+    name: str
+
+
+class Topics(Endpoint):
+    """``/topics``: all of them."""
+
+    def render_GET(self, request: Request) -> Any:
+        names = sorted(filter(lister(request), self.hub.topics()))
+        return {"topics": [_described(self.hub, name) for name in names]}
+
+    def render_POST(self, request: Request) -> bytes:
+        name = subject_of(json_of(request, NewTopic, '{"name": "..."}').name)
+        _check(user_of(request).publish.may_publish(name), f"make {name}")
+        # One that is only there because someone subscribed to it can still be made to stay.
+        if self.hub.history.get(name) is not None:
+            raise RefusedError(Code.CONFLICT, f"there is a topic {name}")
+        self.hub.create_topic(name)
+        return answer(request, {"status": "created", "topic": name}, 201)
+
+
+class OneTopic(Endpoint):
+    """``/topics/{name}``."""
+
+    def render_GET(self, request: Request) -> Any:
+        name = _readable(request)
         if name not in self.hub.topics():
-            raise RefusedError(404, "TOPIC_NOT_FOUND", f"no topic {name}")
-        found = self.hub.newest(name, whole_number(request, "last_n", self.hub.history.depth))
-        return answer(request, [self._message(m) for m in found])
+            raise _no_topic(name)
+        return _described(self.hub, name)
 
-    def _message(self, message: Message) -> dict[str, Any]:
+    def render_DELETE(self, request: Request) -> Any:
+        name, user = subject_of(path_argument(request, "name")), user_of(request)
+        allowed = user.publish.may_publish(name) and user.subscribe.may_subscribe(name)
+        _check(allowed, f"delete {name}")
+        if not self.hub.delete_topic(name):
+            raise _no_topic(name)
+        self.hub.flush()
+        return {"status": "deleted", "topic": name}
+
+
+class Messages(Endpoint):
+    """``/topics/{name}/messages``: what is remembered of it."""
+
+    def render_GET(self, request: Request) -> Any:
+        name = _readable(request)
+        if name not in self.hub.topics():
+            raise _no_topic(name)
+        count = whole_number(request, "last_n", self.hub.history.depth)
+        return [self._shown(message) for message in self.hub.newest(name, count)]
+
+    def _shown(self, message: Message) -> dict[str, Any]:
         headers: dict[str, list[str]] = {}
         for name, value in wire.decode_headers(message.headers or b""):
             headers.setdefault(shown(name), []).append(shown(value))
         return {**message_body(message), "ts": timestamp(message.time), "headers": headers}
 
-    def render_POST(self, request: Request) -> bytes:
-        if path_rest(request):
-            raise RefusedError(404, "NOT_FOUND", "POST /topics makes a topic")
-        try:
-            body = msgspec.json.decode(body_of(request))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            body = None
-        name = body.get("name") if isinstance(body, dict) else None
-        if not isinstance(name, str):
-            raise bad('the body must be {"name": "..."}')
-        subject_of(name)
-        _check(user_of(request).publish.may_publish(name), f"make {name}")
-        if name in self.hub.topics() and not self._comes_of_itself(name):
-            raise RefusedError(409, "CONFLICT", f"there is a topic {name}")
-        self.hub.create_topic(name)
-        return answer(request, {"status": "created", "topic": name}, 201)
 
-    def _comes_of_itself(self, name: str) -> bool:
-        """Whether a topic is only there because someone subscribed to it."""
-        return self.hub.history.get(name) is None
-
-    def render_DELETE(self, request: Request) -> bytes:
-        name, user = subject_of(path_rest(request)), user_of(request)
-        allowed = user.publish.may_publish(name) and user.subscribe.may_subscribe(name)
-        _check(allowed, f"delete {name}")
-        if not self.hub.delete_topic(name):
-            raise RefusedError(404, "TOPIC_NOT_FOUND", f"no topic {name}")
-        self.hub.flush()
-        return answer(request, {"status": "deleted", "topic": name})
+def _readable(request: Request) -> str:
+    """The topic that a path names, which its sender may read."""
+    name = subject_of(path_argument(request, "name"))
+    _check(user_of(request).subscribe.may_subscribe(name), f"read {name}")
+    return name
 
 
-class Health(Call):
-    """``GET /health``."""
+def _described(hub: Hub, name: str) -> dict[str, Any]:
+    return {"name": shown(name), "subscribers": len(hub.subscriptions_of(name))}
+
+
+class Health(Endpoint):
+    """``/health``."""
+
+    open = True
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self._started = broker.hub.clock()
 
-    def render_GET(self, request: Request) -> bytes:
-        found = {
+    def render_GET(self, request: Request) -> Any:
+        return {
             "uptime_sec": int(self.hub.clock() - self._started),
-            "topics": len(self.hub.topics()),
-            "subscribers": len(self.hub.trie),
+            "topics": sum(not name.startswith(OWN) for name in self.hub.topics()),
+            "subscribers": len(self.hub.routing),
         }
-        return answer(request, found)
 
 
-class Stats(Call):
-    """``GET /stats``."""
+class Stats(Endpoint):
+    """``/stats``."""
 
-    def render_GET(self, request: Request) -> bytes:
-        user = user_of(request)
+    def render_GET(self, request: Request) -> Any:
+        listed = lister(request)
         found = {
             shown(name): {
                 "messages": topic.messages,
                 "subscribers": len(self.hub.subscriptions_of(name)),
             }
             for name, topic in self.hub.topics().items()
-            if user.subscribe.may_subscribe(name)
+            if listed(name)
         }
-        return answer(request, {"topics": found})
+        return {"topics": found}
 
 
-class Publish(Call):
-    """``POST /publish/{subject}``: the body is the payload."""
+class Publish(Endpoint):
+    """``/publish/{subject}``: the body is the payload."""
+
+    def __init__(self, broker: Broker, visitors: Visitors) -> None:
+        super().__init__(broker)
+        self._visitors = visitors
+
+    def visitor(self, request: Request) -> Visitor:
+        """Its sender, who must leave in the end."""
+        visitor = Visitor(self._visitors, request)
+        visitor.join()
+        return visitor
 
     def message(self, request: Request, reply: str | None) -> Message:
-        subject = subject_of(path_rest(request))
+        subject = subject_of(path_argument(request, "subject"))
         _check(user_of(request).publish.may_publish(subject), f"publish to {subject}")
         payload, headers = body_of(request), _headers_in(request)
         message = Message(subject, payload, reply=reply, headers=headers, door="http")
         if message.size > self.broker.settings.max_payload:
-            raise RefusedError(
-                413, "TOO_LARGE", f"at most {self.broker.settings.max_payload} bytes"
-            )
+            raise too_large(self.broker.settings.max_payload)
         return message
 
-    def render_POST(self, request: Request) -> bytes | int:
+    def render_POST(self, request: Request) -> Any:
         reply = argument(request, "reply")
         message = self.message(request, subject_of(reply) if reply is not None else None)
-        visitor = Visitor(request)
-        number = self.hub.join(visitor)
+        visitor = self.visitor(request)
         count = self.hub.publish(message, visitor)
-        self.hub.leave(number)
-        found = {"status": "published", "topic": message.subject, "receivers": count}
-        return answer(request, found)
+        visitor.leave("")
+        return {"status": "published", "topic": message.subject, "receivers": count}
 
 
 class Ask(Publish):
-    """``POST /request/{subject}?timeout=``: publishes, and answers with the first reply."""
+    """``/request/{subject}``: publishes, and answers with the first reply."""
 
     def render_POST(self, request: Request) -> bytes | int:
-        asked = argument(request, "timeout")
-        try:
-            timeout = seconds(asked) if asked is not None else TIMEOUT
-        except ValueError:
-            timeout = LONGEST + 1
-        if timeout > LONGEST:
-            raise bad(f"timeout must be a number of seconds up to {LONGEST:g}")
+        timeout = number_of_seconds(request, "timeout", TIMEOUT, most=LONGEST, above_0=True)
         inbox = f"{INBOX}{uuid.uuid4().hex}"
         message = self.message(request, inbox)
-        visitor = Visitor(request)
-        number, subscription = self.hub.join(visitor), Subscription(visitor, inbox)
-        self.hub.subscribe(subscription)
+        visitor = self.visitor(request)
+        visitor.listen(inbox)
 
         def leave(result: Message | Failure) -> Message | Failure:
-            self.hub.unsubscribe(subscription)
-            self.hub.leave(number)
+            visitor.leave("")
             return result
 
         def done(result: Message | Failure) -> None:
@@ -251,24 +221,27 @@ class Ask(Publish):
         if not self.hub.publish(message, visitor):
             reply.addErrback(lambda failure: None)
             reply.cancel()
-            return self._nobody(request, message.subject)
+            raise _nobody(message.subject)
         reply.addBoth(done)
         request.notifyFinish().addErrback(lambda failure: reply.cancel())
         return NOT_DONE_YET
 
     def _answer(self, request: Request, result: Message | Failure, subject: str) -> bytes:
         if isinstance(result, Failure):
-            return refuse(request, 504, "TIMEOUT", f"no reply from {subject} in time")
+            if isinstance(result.value, RefusedError):
+                return refuse(request, result.value)
+            return refuse(request, RefusedError(Code.TIMEOUT, f"no reply from {subject} in time"))
         if result.headers is not None and wire.header_status(result.headers) == "503":
-            return self._nobody(request, subject)
+            return refuse(request, _nobody(subject))
         for name, value in wire.decode_headers(result.headers or b""):
             known = name.lower().startswith("nats-")
             _add_header(request, name if known else PREFIX + name, value)
         request.setHeader(b"content-type", content_type(result.payload))
         return result.payload
 
-    def _nobody(self, request: Request, subject: str) -> bytes:
-        return refuse(request, 503, "NO_RESPONDERS", f"nobody listens to {subject}")
+
+def _nobody(subject: str) -> RefusedError:
+    return RefusedError(Code.NO_RESPONDERS, f"nobody listens to {subject}")
 
 
 def content_type(payload: bytes) -> bytes:
@@ -289,21 +262,23 @@ def _headers_in(request: Request) -> bytes | None:
             name = name[len(PREFIX) :]
         elif not name.lower().startswith("nats-"):
             continue
-        found += [(name, wire.from_wire(value)) for value in values if name]
+        found += [(name, from_raw(value)) for value in values if name]
     return wire.encode_headers(found) if found else None
 
 
 def _add_header(request: Request, name: str, value: str) -> None:
     with suppress(UnicodeError, ValueError):  # a name that HTTP does not know how to write
-        request.responseHeaders.addRawHeader(name.encode("ascii"), wire.to_wire(value))
+        request.responseHeaders.addRawHeader(name.encode("ascii"), to_raw(value))
 
 
-def rest(broker: Broker) -> dict[bytes, IResource]:
-    """The resources by name, for the root of the HTTP door."""
+def rest_table(broker: Broker, visitors: Visitors) -> dict[str, Endpoint]:
+    """What stands at which path."""
     return {
-        b"topics": Topics(broker),
-        b"health": Health(broker),
-        b"stats": Stats(broker),
-        b"publish": Publish(broker),
-        b"request": Ask(broker),
+        "/topics": Topics(broker),
+        "/topics/{name}/messages": Messages(broker),
+        "/topics/{name}": OneTopic(broker),
+        "/publish/{subject}": Publish(broker, visitors),
+        "/request/{subject}": Ask(broker, visitors),
+        "/health": Health(broker),
+        "/stats": Stats(broker),
     }

@@ -7,21 +7,24 @@ may make us hold, and silence once the connection closes.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from h11 import LocalProtocolError
 from twisted.python.failure import Failure
 from twisted.web.server import NOT_DONE_YET, Request
 from twisted.web.websocket import WebSocketResource, WebSocketTransport
 
-from rtmb.doors.http.kit import header, refuse
+from rtmb.doors.http.kit import Code, Endpoint, RefusedError, bad, header
 from rtmb.doors.http.streams import ROOM, own_connection
 from rtmb.doors.outbox import Outbox
+
+if TYPE_CHECKING:
+    from rtmb.broker import Broker
 
 # Frames, and why a connection may be closed (RFC 6455, 5.2 and 7.4.1)
 
 TEXT, BINARY, CLOSE, PING = 0x81, 0x82, 0x88, 0x89
-GOING_AWAY, UNSUPPORTED, POLICY, TOO_BIG = 1001, 1003, 1008, 1009
+NORMAL, GOING_AWAY, POLICY, TOO_BIG = 1000, 1001, 1008, 1009
 
 
 def frame(kind: int, payload: bytes) -> bytes:
@@ -94,7 +97,7 @@ class Socket:
 
     def take(self, limit: int, overflowed: Any, text: Any, data: Any) -> None:
         """Make the connection ours: what goes out, what comes in, and what is kept in between."""
-        self.outbox = own_connection(self.raw, limit, overflowed)
+        self.outbox = own_connection(self.channel, limit, overflowed)
         self._wire.transport = _ControlFrames(self)
         self._wire._textBuffer, self._wire._bytesBuffer = text, data
         self.channel.dataReceived = self.dataReceived
@@ -121,7 +124,7 @@ class Socket:
         self._wire = cast(_Wire, transport)
 
     def negotiationFinished(self) -> None:
-        pass  # `SocketResource` calls `opened` once the answer is on its way
+        pass  # `SocketEndpoint` calls `opened` once the answer is on its way
 
     def pongReceived(self, payload: bytes) -> None:
         pass
@@ -156,19 +159,42 @@ class _ControlFrames:
             self._socket.peer_closed(self._last)
 
 
-class SocketResource(WebSocketResource):
+class SocketFactory(Protocol):
+    """Makes the WebSockets of one kind; Twisted asks it."""
+
+    def buildProtocol(self, request: Request) -> Socket: ...
+
+
+class SocketEndpoint(Endpoint):
     """Where WebSockets of one kind are opened."""
 
-    isLeaf = True
+    def __init__(self, broker: Broker, factory: SocketFactory) -> None:
+        super().__init__(broker)
+        self._factory = factory
 
     def render_GET(self, request: Request) -> bytes | int:
         if (header(request, b"upgrade") or "").lower() != "websocket":
             request.setHeader(b"upgrade", b"websocket")
-            return refuse(request, 426, "BAD_REQUEST", "this is for WebSockets")
+            raise RefusedError(Code.UPGRADE_REQUIRED, "this is for WebSockets")
+        self.refuse_if_leaving()
+        opening = _Opening(self._factory)
         try:
-            result = super().render_GET(request)
+            result = WebSocketResource(opening).render_GET(request)
         except (LocalProtocolError, UnicodeError):
-            return refuse(request, 400, "BAD_REQUEST", "not a WebSocket handshake")
-        if result == NOT_DONE_YET:
-            cast(Any, request).rtmb_socket.opened()
+            result = b""
+        if result != NOT_DONE_YET or opening.socket is None:
+            raise bad("not a WebSocket handshake")
+        opening.socket.opened()
         return result
+
+
+class _Opening:
+    """Keeps the socket that is made for one request."""
+
+    def __init__(self, factory: SocketFactory) -> None:
+        self._factory = factory
+        self.socket: Socket | None = None
+
+    def buildProtocol(self, request: Request) -> Any:
+        self.socket = self._factory.buildProtocol(request)
+        return self.socket

@@ -12,29 +12,32 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.auth import User
-from rtmb.codecs.json_message import Once
+from rtmb.codecs.json_message import OncePerMessage
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
 from rtmb.core.subjects import INBOX, has_wildcard, hears, matches
 from rtmb.doors.http.kit import (
-    RefusedError,
+    Endpoint,
     argument,
+    bad,
+    encode_json,
+    forbidden,
     header,
-    path_rest,
+    path_argument,
     pattern_of,
-    refuse,
+    user_of,
     whole_number,
 )
-from rtmb.doors.http.streams import Stream, Streams, own_connection
+from rtmb.doors.http.streams import GO_ELSEWHERE, Stream, Streams, own_connection
 
 if TYPE_CHECKING:
+    from rtmb.broker import Broker
     from rtmb.core.history import Topic
+    from rtmb.doors.http.connection import HttpChannel
 
 #: Seconds of silence after which a comment shows that the stream lives.
 HEARTBEAT = 15.0
@@ -42,22 +45,19 @@ HEARTBEAT = 15.0
 _RETRY = 1000
 _ID = re.compile(r"(\d{1,18})-(\d{1,9})")
 
-_encode = msgspec.json.Encoder().encode
-
 
 def micros(time: float) -> int:
     return round(time * 1e6)
 
 
 def event(kind: str, value: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(value))
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode_json(value))
 
 
 class Past:
     """What the history holds of a pattern since some moment, that moment included."""
 
     def __init__(self, hub: Hub, pattern: str, hidden: tuple[str, ...], since: int) -> None:
-        hub.settle_all()
         self._hub, self._pattern, self._since = hub, pattern, since
         topics = [t for t in self._topics() if not any(matches(h, t.name) for h in hidden)]
         #: Whether something may have been forgotten that came after `since`.
@@ -80,8 +80,8 @@ class Past:
         return topic.newest(count)
 
     def _lacks(self, topic: Topic) -> bool:
-        whole = topic.messages <= len(topic.ring)
-        return not whole and (not topic.times or micros(topic.times[0]) >= self._since)
+        times = topic.times
+        return topic.messages > len(times) and (not times or micros(times[0]) >= self._since)
 
     def after(self, nth: int) -> list[Message]:
         """Without the first `nth` messages of the moment itself, which the client has."""
@@ -100,13 +100,13 @@ class EventClient(Stream):
         super().__init__(events.streams, user, request.getClientAddress())
         self._events = events
         self._pattern = pattern
-        self.channel = request.channel
+        self.channel = cast("HttpChannel", request.channel)
         self._time = self._nth = 0
         self._last_said = self.started
 
     def open(self, last_id: tuple[int, int] | None, last_n: int) -> None:
-        transport = self.channel.transport
-        self.begin(own_connection(transport, 2 * self.settings.max_pending, self.overflowed))
+        limit = 2 * self.settings.max_pending
+        self.begin(own_connection(self.channel, limit, self.overflowed))
         self.say(b"retry: %d\n\n" % _RETRY)
         rule = self.user.subscribe
         hidden = rule.hidden(self._pattern)
@@ -124,7 +124,7 @@ class EventClient(Stream):
             self._count(past.messages[: len(past.messages) - len(messages)])
         for message in messages:
             self.hub.deliver_to(subscription, message)
-        self.subscriptions[self._pattern] = subscription
+        self.by_pattern[self._pattern] = subscription
         self.hub.subscribe(subscription)
         self.hub.flush()
 
@@ -146,12 +146,11 @@ class EventClient(Stream):
 
     # Ending
 
-    def close(self, error: str = "", reason: str = "") -> None:
-        self.finish([event("info", {"msg": error or reason or "closed"})], error or reason)
+    def close(self, reason: str) -> None:
+        self.finish([event("info", {"msg": reason})], reason, flush=True)
 
-    def shut_down(self) -> None:
-        why = "the broker is stopping"
-        self.finish([event("info", {"msg": why})], why, flush=True)
+    def tell_lame_duck(self) -> None:
+        self.say(event("info", {"msg": GO_ELSEWHERE}))
 
     def abort(self) -> None:
         self.done = True
@@ -168,12 +167,13 @@ class EventClient(Stream):
     def not_welcome(self, why: str) -> None:
         self.finish([event("error", {"error": {"code": "UNAUTHORIZED", "message": why}})], why)
 
-    def not_allowed(self, pattern: str) -> None:
-        self.not_welcome(f"you may no longer subscribe to {pattern}")
+    def not_allowed(self, subscription: Subscription) -> None:
+        super().not_allowed(subscription)
+        self.not_welcome(f"you may no longer subscribe to {subscription.pattern}")
 
     def ended(self, subscription: Subscription, reason: str) -> None:
         super().ended(subscription, reason)
-        self.close(reason=f"topic {reason}")
+        self.close(f"topic {reason}")
 
     def tick(self, now: float) -> None:
         if now - self._last_said >= HEARTBEAT and not self.done:
@@ -182,35 +182,31 @@ class EventClient(Stream):
                 self.say(b": heartbeat\n\n")
 
     def gone(self, result: object) -> None:
-        self.end("client closed")
+        self.lost("client closed")
 
 
 def header_id(given: tuple[int, int]) -> str:
     return f"{given[0]}-{given[1]}"
 
 
-class Events(Resource):
+class Events(Endpoint):
     """``/events/{pattern}``."""
 
-    isLeaf = True
-
-    def __init__(self, streams: Streams) -> None:
-        super().__init__()
+    def __init__(self, broker: Broker, streams: Streams) -> None:
+        super().__init__(broker)
         self.streams = streams
         #: What came before this, nobody can know.
         self.started = micros(streams.hub.clock())
-        self.data = Once(lambda message: b"data: " + streams.event(message) + b"\n\n")
+        self.data = OncePerMessage(lambda message: b"data: " + streams.event(message) + b"\n\n")
 
     def render_GET(self, request: Request) -> bytes | int:
-        user: User = cast(Any, request).rtmb_user
-        try:
-            pattern = pattern_of(path_rest(request))
-            last_n = whole_number(request, "last_n", 0)
-            last_id = self._last_id(request)
-            if not user.subscribe.may_subscribe(pattern):
-                raise RefusedError(403, "UNAUTHORIZED", f"you may not subscribe to {pattern}")
-        except RefusedError as error:
-            return refuse(request, error.status, error.code, str(error))
+        user = user_of(request)
+        pattern = pattern_of(path_argument(request, "pattern"))
+        last_n = whole_number(request, "last_n", 0)
+        last_id = self._last_id(request)
+        if not user.subscribe.may_subscribe(pattern):
+            raise forbidden(f"you may not subscribe to {pattern}")
+        self.refuse_if_leaving()
         request.setHeader(b"content-type", b"text/event-stream; charset=utf-8")
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"x-accel-buffering", b"no")  # proxies that collect, do not
@@ -230,5 +226,5 @@ class Events(Resource):
             return None
         found = _ID.fullmatch(given)
         if found is None:
-            raise RefusedError(400, "BAD_REQUEST", "that is no id of an event from here")
+            raise bad("that is no id of an event from here")
         return int(found[1]), int(found[2])

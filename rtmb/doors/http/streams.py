@@ -9,39 +9,41 @@ at all while messages are dropped is closed.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import LoopingCall
 from twisted.internet.tcp import Connection
 from zope.interface import implementer
 
 from rtmb.auth import User
-from rtmb.codecs.json_message import Once, event_json, shown
-from rtmb.core.counters import Counters
+from rtmb.codecs.json_message import OncePerMessage, event_json, shown
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
+from rtmb.doors.http.access import DoorRoster, Gate
 from rtmb.doors.outbox import Outbox
+from rtmb.doors.session import LINGER, Session
 from rtmb.interfaces import ISubscriber
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
+    from rtmb.doors.http.connection import HttpChannel
 
 #: A socket is full when this much waits for it: what transports themselves hold.
 ROOM = 64 * 1024
 #: A client that does not read its answers is not read from while this much waits for it.
 MOST_ANSWERS = 1 << 20
-#: How long a client that is being closed may take to read its last bytes.
-LINGER = 5.0
 #: Topics that are named when messages were dropped.
 _MOST_NAMES = 100
 #: How often drops are logged, counted and told on the system's subjects, in seconds.
 _REPORT = 1.0
+#: What clients are told before lame duck mode closes them one by one.
+GO_ELSEWHERE = "the broker is about to stop: go to another"
 
 
-def own_connection(transport: Any, limit: int, overflowed: Callable[[bytes], None]) -> Outbox:
+def own_connection(channel: HttpChannel, limit: int, overflowed: Callable[[bytes], None]) -> Outbox:
     """Take a connection from the HTTP channel that has it, with what it has yet to send."""
+    channel.taken = True
+    transport = channel.transport
     transport.unregisterProducer()
     outbox = Outbox(transport, limit, overflowed)
     if isinstance(transport, Connection):
@@ -51,62 +53,32 @@ def own_connection(transport: Any, limit: int, overflowed: Callable[[bytes], Non
     return outbox
 
 
-class Streams:
+class Streams(DoorRoster["Stream"]):
     """All streams of the door."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.reactor = broker.reactor
-        self.hub = broker.hub
-        self.system = broker.system
-        self.settings = broker.settings
-        self.event = Once(event_json)
-        self.clients: dict[int, Stream] = {}
-        self._ticking = LoopingCall(self._tick)
-        self._ticking.clock = self.reactor
-
-    def add(self, stream: Stream) -> None:
-        self.clients[stream.cid] = stream
-        if not self._ticking.running:
-            self._ticking.start(1.0, now=False)
-
-    def remove(self, stream: Stream) -> None:
-        self.clients.pop(stream.cid, None)
-        if not self.clients and self._ticking.running:
-            self._ticking.stop()
-
-    def _tick(self) -> None:
-        now = self.hub.clock()
-        for client in list(self.clients.values()):
-            client.tick(now)
+    def __init__(self, broker: Broker, gate: Gate) -> None:
+        super().__init__(broker, gate)
+        self.event = OncePerMessage(event_json)
 
 
 @implementer(ISubscriber)
-class Stream:
+class Stream(Session):
     """One client that messages are sent to as they come. Who inherits it says how."""
 
-    door = ""
     echo = True
+    #: The connection that it came on has one.
+    takes_place = False
+    user: User
     outbox: Outbox
     #: The HTTP channel that it came by.
-    channel: Any
+    channel: HttpChannel
 
     def __init__(self, streams: Streams, user: User, peer: Any) -> None:
-        self.streams = streams
-        self.hub = streams.hub
-        self.settings = streams.settings
-        self.user = user
-        self.host, self.port = getattr(peer, "host", ""), getattr(peer, "port", 0)
-        self.name = f"{self.host}:{self.port}"
-        self.counters = Counters()
-        self.cid = 0
-        self.started = self.last_input = self.hub.clock()
-        self.subscriptions: dict[str, Subscription] = {}
-        #: Set when it is to close: nothing more is sent or read.
-        self.done = False
+        super().__init__(streams, user)
+        self.come_from(peer)
+        self.by_pattern: dict[str, Subscription] = {}
         #: Set while it is being read from: answers are collected until that is over.
         self.busy = False
-        self.closed_reason = ""
-        self._timers: dict[str, IDelayedCall] = {}
         self._awake = False
         self._flying: deque[bytes] = deque()
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -133,25 +105,6 @@ class Stream:
         """Tell the client why it is closed, and close it."""
         raise NotImplementedError
 
-    def not_welcome(self, why: str) -> None:
-        """Tell the client that it has lost its access, and close it."""
-        raise NotImplementedError
-
-    def not_allowed(self, pattern: str) -> None:
-        """Tell the client that a subscription has been taken from it."""
-        raise NotImplementedError
-
-    def close(self, error: str = "", reason: str = "") -> None:
-        """Someone sends it away: say so, and close."""
-        raise NotImplementedError
-
-    def shut_down(self) -> None:
-        """The broker is stopping: send all that waits, say so, and close."""
-        raise NotImplementedError
-
-    def tick(self, now: float) -> None:
-        """Called every second."""
-
     def caught_up(self) -> None:
         """The socket has room again."""
 
@@ -161,32 +114,18 @@ class Stream:
         """The connection is ours."""
         self.outbox = outbox
         outbox.drained = self._drained
-        self.cid = self.hub.join(self)
-        self.name = f"{self.host}:{self.port} - cid:{self.cid}"
-        self.streams.add(self)
-        self.streams.system.connected(self)
-        self._watch_expiry()
+        self.join()
+        self.let_in(self.user)
 
-    def end(self, reason: str) -> None:
+    def lost(self, reason: str) -> None:
         """The connection is gone."""
-        self.done = True
         self._report()
-        self._forget()
         self.outbox.discard()
-        if self.hub.clients.get(self.cid) is self:
-            self.hub.leave(self.cid)
-            self.streams.remove(self)
-            self.streams.system.disconnected(self, self.closed_reason or reason)
+        self.leave(reason)
 
-    def _forget(self) -> None:
-        """Leave no trace in the hub and no timer."""
-        for subscription in self.subscriptions.values():
-            self.hub.unsubscribe(subscription)
-        self.subscriptions.clear()
-        for timer in self._timers.values():
-            if timer.active():
-                timer.cancel()
-        self._timers.clear()
+    def forget(self) -> None:
+        super().forget()
+        self.by_pattern.clear()
         self._flying.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -198,13 +137,13 @@ class Stream:
         self.done = True
         self.closed_reason = self.closed_reason or reason
         self._report()
-        if flush or not self._full:
-            self.outbox.batch.extend(self._flying)
+        said = [*self._flying] if flush or not self._full else []
         if flush:
-            self.outbox.batch.extend(data for _, data in self._waiting)
-        self.outbox.batch.extend(last)
-        self._forget()
-        self._later("linger", LINGER, self.abort)
+            said += (data for _, data in self._waiting)
+        for data in (*said, *last):
+            self.outbox.batch.append(data)
+        self.forget()
+        self.later("linger", LINGER, self.abort)
         self.outbox.finish()
 
     def abort(self) -> None:
@@ -218,14 +157,12 @@ class Stream:
         self.closed_reason = "slow consumer"
         self.abort()
 
-    def _later(self, name: str, delay: float, call: Callable[[], Any]) -> None:
-        self._cancel(name)
-        self._timers[name] = self.streams.reactor.callLater(delay, call)
+    @property
+    def subscriptions(self) -> Collection[Subscription]:
+        return self.by_pattern.values()
 
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None and timer.active():
-            timer.cancel()
+    def not_allowed(self, subscription: Subscription) -> None:
+        self.by_pattern.pop(subscription.pattern, None)
 
     # ISubscriber
 
@@ -259,7 +196,7 @@ class Stream:
         return False
 
     def ended(self, subscription: Subscription, reason: str) -> None:
-        self.subscriptions.pop(subscription.pattern, None)
+        self.by_pattern.pop(subscription.pattern, None)
 
     # Sending
 
@@ -302,11 +239,10 @@ class Stream:
         """The socket has taken what it was given. Not from in here, but soon: go on."""
         self._earned = True
         self._moved = self.hub.clock()
-        if not self.done and self._full and "go on" not in self._timers:
-            self._later("go on", 0, self._go_on)
+        if not self.done and self._full and not self.has_timer("go on"):
+            self.later("go on", 0, self._go_on)
 
     def _go_on(self) -> None:
-        self._timers.pop("go on", None)
         self._send()
         if self._dropped and self._has_room:
             self.tell_dropped(*self._told())
@@ -329,21 +265,20 @@ class Stream:
             self._waiting_bytes -= len(dropped)
             for counts in (self._dropped, self._unreported):
                 counts[oldest if oldest in counts or len(counts) < _MOST_NAMES else ""] += 1
-            if "report" not in self._timers:
-                self._later("report", _REPORT, self._report)
-            if "stuck" not in self._timers:
-                self._later("stuck", settings.ws_stuck, self._look_if_stuck)
+            if not self.has_timer("report"):
+                self.later("report", _REPORT, self._report)
+            if not self.has_timer("stuck"):
+                self.later("stuck", settings.ws_stuck, self._look_if_stuck)
 
     def _look_if_stuck(self) -> None:
-        self._timers.pop("stuck", None)
         if not self._dropped:
             return
         left = self._moved + self.settings.ws_stuck - self.hub.clock()
         if left > 0:
-            self._later("stuck", left, self._look_if_stuck)
+            self.later("stuck", left, self._look_if_stuck)
             return
         subject = self._waiting[-1][0] if self._waiting else ""
-        self.streams.system.slow(self, "close", shown(subject), self.pending)
+        self.roster.announcements.slow(self, "close", shown(subject), self.pending)
         self.too_slow(*self._told())
 
     def _told(self) -> tuple[int, list[str]]:
@@ -353,36 +288,8 @@ class Stream:
         return count, names
 
     def _report(self) -> None:
-        self._cancel("report")
+        self.cancel("report")
         if self._unreported:
             names = [shown(name) for name in self._unreported if name]
-            self.streams.system.dropped(self, self._unreported.total(), names)
+            self.roster.announcements.dropped(self, self._unreported.total(), names)
             self._unreported.clear()
-
-    # What may change
-
-    def reloaded(self, user: User | None) -> None:
-        """The settings have changed, and `user` is who this client is now."""
-        self.settings = self.streams.settings
-        if user is None or user.expired(self.hub.clock()):
-            self.not_welcome("you may no longer be here")
-            return
-        self.user = user
-        self._watch_expiry()
-        for pattern, subscription in list(self.subscriptions.items()):
-            if user.subscribe.may_subscribe(pattern):
-                subscription.deny = user.subscribe.hidden(pattern)
-                self.hub.trie.invalidate(pattern)
-            else:
-                self.hub.unsubscribe(subscription)
-                self.subscriptions.pop(pattern, None)
-                self.not_allowed(pattern)
-
-    def _watch_expiry(self) -> None:
-        self._cancel("expiry")
-        if self.user.expires is not None:
-            left = self.user.expires.timestamp() - self.hub.clock()
-            self._later("expiry", max(0.0, left), self._expired)
-
-    def _expired(self) -> None:
-        self.not_welcome("your time here is over")

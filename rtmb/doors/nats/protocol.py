@@ -451,7 +451,7 @@ class NatsProtocol(Session, Receiver):
         for subscriber in behind:
             if isinstance(subscriber, NatsProtocol):
                 subscriber._waiting.append(self)
-        self.later("pause", PAUSE, self._go_on)
+        self.later("pause", PAUSE, self._read_on)
         self.transport.pauseProducing()
 
     def _caught_up(self) -> None:
@@ -462,8 +462,11 @@ class NatsProtocol(Session, Receiver):
     def _go_on(self) -> None:
         if self.has_timer("pause"):
             self.cancel("pause")
-            if not self.paused:
-                self.transport.resumeProducing()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not self.paused:
+            self.transport.resumeProducing()
 
     # Keeping alive
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import StringTransport
-from twisted.web.resource import Resource
-from twisted.web.server import Request, Site
+from twisted.web.server import Request
 
-from rtmb.auth import ANYONE
+from rtmb.auth import ANYONE, User
 from rtmb.codecs import columns as frames
 from rtmb.core.message import Message
-from rtmb.doors.http.journal import journaling
+from rtmb.doors.http.site import HttpService
 from rtmb.test.support.memory import MemoryBroker
 
 
@@ -49,25 +49,28 @@ class Http:
     """The journal's resources on a broker without sockets; calls come by one connection."""
 
     def __init__(self, **settings: Any) -> None:
-        self.memory = MemoryBroker(no_http=True, no_msgpack=True, **settings)
+        self.memory = MemoryBroker(no_msgpack=True, **settings)
         self.hub, self.clock = self.memory.hub, self.memory.clock
         self.user = ANYONE
-        root = Resource()
-        for name, resource in journaling(self.memory.broker).items():
-            root.putChild(name, resource)
-        self._site = Site(root, reactor=self.clock, timeout=None)
-        self._site.requestFactory = self._request  # type: ignore[assignment]
+        service = self.memory.broker.doors["http"]
+        assert isinstance(service, HttpService)
+        self._site = service.site
+        self._site.access = cast(Any, self)
+        self._site.timeOut = None
         self.connect()
 
     def connect(self) -> None:
         self.transport = StringTransport()
-        self.channel = self._site.buildProtocol(None)
+        self.channel: Any = self._site.buildProtocol(None)
         self.channel.makeConnection(self.transport)
 
-    def _request(self, *args: Any, **kwargs: Any) -> Request:
-        request = Request(*args, **kwargs)
-        request.rtmb_user = self.user  # type: ignore[attr-defined]
-        return request
+    # What `Access` does: who it is, is decided by the test.
+
+    def admit(self, request: Request) -> Deferred[User | None]:
+        return succeed(self.user)
+
+    def is_foreign(self, request: Request) -> bool:
+        return False
 
     def send(self, method: str, target: str, body: bytes = b"") -> None:
         head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

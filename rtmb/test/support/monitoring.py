@@ -7,11 +7,14 @@ from typing import Any
 
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
-from rtmb.core.counters import Counters
+from rtmb.broker import Broker
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
 from rtmb.doors.http.site import HttpService
+from rtmb.doors.session import Roster, Session
+from rtmb.interfaces import ISubscriber
 from rtmb.test.support.memory import MemoryBroker, Peer
 
 
@@ -26,13 +29,29 @@ class Answer:
         return json.loads(self.body)
 
 
-class Plain:
+@implementer(ISubscriber)
+class Plain(Session):
     """A client of a door that knows next to nothing of its clients."""
 
-    door, name, echo, stalled = "odd", "odd one", True, False
+    door = "odd"
+    echo = True
+    stalled = False
+    pending = 0  # type: ignore[assignment]
 
-    def __init__(self) -> None:
-        self.counters = Counters()
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(Roster(broker))
+        self.held: list[Subscription] = []
+        self.closed = ""
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        return self.held
+
+    def describe(self) -> dict[str, str]:
+        return {"name": "odd one"}
+
+    def close(self, reason: str) -> None:
+        self.closed = reason
 
     def deliver(self, subscription: Subscription, message: Message) -> None:
         pass
@@ -51,7 +70,8 @@ class MonitorCase(SynchronousTestCase):
     def start(self, **settings: Any) -> None:
         quiet: dict[str, Any] = {"no_msgpack": True, "metrics_interval": 1e6, "ping_interval": 1e6}
         self.memory = MemoryBroker(**quiet, **settings)
-        self.hub = self.memory.broker.hub
+        self.broker = self.memory.broker
+        self.hub, self.clients = self.broker.hub, self.broker.clients
         service = self.memory.broker.getServiceNamed("http")
         assert isinstance(service, HttpService)
         self.site = service.site

@@ -26,7 +26,7 @@ def messages(data: bytes) -> list[tuple[str, Any]]:
 class SystemTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.memory = MemoryBroker(metrics_interval=10.0)
-        self.clock, self.system = self.memory.clock, self.memory.broker.system
+        self.clock, self.system = self.memory.clock, self.memory.broker.announcements
         self.watcher = self.memory.library()
         self.clock.advance(0)
 

@@ -10,7 +10,7 @@ from zope.interface import implementer
 from rtmb.auth import Credentials, User
 from rtmb.broker import Broker
 from rtmb.config import Settings
-from rtmb.doors.http import site
+from rtmb.doors.http import connection
 from rtmb.doors.http.site import HttpService
 from rtmb.interfaces import IAuthenticator
 
@@ -47,7 +47,7 @@ class InMemoryTests(SynchronousTestCase):
 
     def test_bodies_of_all_together(self) -> None:
         self.start()
-        self.patch(site, "MOST_BODIES", 15)
+        self.patch(connection, "MOST_BODIES", 15)
         request = b"POST /publish/a HTTP/1.1\r\nContent-Length: 10\r\n\r\n"
         self.assertEqual(self.said(request + b"x" * 9), b"")
         self.assertEqual(self.site.bodies, 9)

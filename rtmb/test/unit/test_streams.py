@@ -14,6 +14,7 @@ from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
 from rtmb.doors.http.streams import ROOM, Stream, Streams
 from rtmb.doors.outbox import Outbox
+from rtmb.doors.session import STOPPING
 from rtmb.interfaces import ISubscriber
 from rtmb.test.support.memory import MemoryBroker, MemoryTransport
 
@@ -32,23 +33,23 @@ class Plain(Stream):
     def too_slow(self, count: int, topics: list[str]) -> None:
         self.finish([b"[slow]"], "slow consumer")
 
-    def shut_down(self) -> None:
-        self.finish([b"[end]"], "the broker is stopping", flush=True)
+    def close(self, reason: str) -> None:
+        self.finish([b"[end]"], reason, flush=True)
 
 
 class StreamTests(SynchronousTestCase):
     def start(self, **settings: Any) -> None:
         self.memory = MemoryBroker(ws_queue=3, ws_stuck=5.0, **settings)
         self.clock, self.hub = self.memory.clock, self.memory.hub
-        self.streams = Streams(self.memory.broker)
+        self.streams = Streams(self.memory.broker, SimpleNamespace(access=None))
         self.transport: Any = MemoryTransport()
         self.stream = Plain(self.streams, ANYONE, None)
         self.stream.channel = SimpleNamespace(transport=self.transport)
-        self.transport.protocol = SimpleNamespace(connectionLost=lambda why: self.stream.end("x"))
+        self.transport.protocol = SimpleNamespace(connectionLost=lambda why: self.stream.lost("x"))
         self.stream.begin(Outbox(self.transport, 10 << 20, self.stream.overflowed))
         for name in ("a", "b"):
             subscription = Subscription(self.stream, name)
-            self.stream.subscriptions[name] = subscription
+            self.stream.by_pattern[name] = subscription
             self.hub.subscribe(subscription)
 
     def setUp(self) -> None:
@@ -138,10 +139,10 @@ class StreamTests(SynchronousTestCase):
         self.assertFalse(self.stream.done)
         self.clock.advance(0.2)
         self.assertTrue(self.stream.done)
-        self.assertEqual(self.memory.broker.system.slow_consumers["plain", "close"], 1)
+        self.assertEqual(self.memory.broker.announcements.slow_consumers["plain", "close"], 1)
         self.assertTrue(self.read().endswith("[slow]"))
         self.assertTrue(self.transport.lost)
-        self.assertNotIn(self.stream, self.hub.clients.values())
+        self.assertNotIn(self.stream, list(self.memory.broker.clients))
 
     def test_one_that_never_reads_is_cut_off(self) -> None:
         self.fill()
@@ -176,7 +177,7 @@ class StreamTests(SynchronousTestCase):
         lines = [line for line in map(formatEvent, logged) if line and "dropped" in line]
         self.assertEqual(len(lines), 2)
         self.assertIn("dropped 6 messages", lines[0])
-        self.assertEqual(self.memory.broker.system.drops["plain"], 8)
+        self.assertEqual(self.memory.broker.announcements.drops["plain"], 8)
 
     def test_the_names_of_topics_are_bounded(self) -> None:
         self.fill()
@@ -190,7 +191,7 @@ class StreamTests(SynchronousTestCase):
     def test_shutting_down_flushes(self) -> None:
         self.fill()
         self.publish("1", "2")
-        self.stream.shut_down()
+        self.stream.close(STOPPING)
         self.assertTrue(self.read().endswith("12[end]"))
         self.assertTrue(self.transport.lost)
 

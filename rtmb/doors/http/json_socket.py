@@ -1,41 +1,34 @@
-"""What is spoken over WebSockets: the JSON protocol of `/ws`, and the text protocol in frames.
-
-`JsonClient` is a client of `/ws`, `NatsSocket` the transport of a `NatsProtocol`. See docs/http.md.
-"""
+"""The clients of `/ws`: JSON over WebSocket. See docs/http.md."""
 
 from __future__ import annotations
 
 import uuid
 from collections import deque
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
-from twisted.internet.interfaces import IDelayedCall, IPullProducer
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
-from twisted.web.resource import IResource
 from twisted.web.server import Request
 
-from rtmb.auth import User
-from rtmb.codecs.json_message import Once, decode_payload, shown, timestamp
+from rtmb.codecs.json_message import OncePerMessage, decode_payload, shown, timestamp
 from rtmb.codecs.nats import encode_headers
 from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.routing import Subscription
 from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.doors.http.kit import Code, RefusedError, bad, encode_json, user_of
 from rtmb.doors.http.sockets import (
-    BINARY,
     GOING_AWAY,
     PING,
     POLICY,
     TEXT,
     Parts,
     Socket,
-    SocketResource,
     close_frame,
     frame,
 )
-from rtmb.doors.http.streams import LINGER, MOST_ANSWERS, Stream, Streams
-from rtmb.doors.nats.service import NatsFactory
+from rtmb.doors.http.streams import GO_ELSEWHERE, MOST_ANSWERS, Stream, Streams
+from rtmb.doors.session import LAME_DUCK, STOPPING
 
 #: Seconds of silence after which a `/ws` client is told that we are still here.
 HEARTBEAT = 30.0
@@ -64,16 +57,7 @@ class Command(msgspec.Struct):
     request_id: str | int | None = None
 
 
-class RefusedError(Exception):
-    """A command cannot be done; the connection lives."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 _command = msgspec.json.Decoder(Command).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def _request_id(text: str | bytes) -> Any:
@@ -87,16 +71,17 @@ def _request_id(text: str | bytes) -> Any:
 
 
 class Sampler:
-    """A subscription that shows at most so many messages a second, the newest."""
+    """A subscription that shows at most so many messages a second, the newest. What it leaves out
+    does not count as sent."""
 
-    def __init__(self, client: JsonClient, topic: str, rate: int) -> None:
-        self._client, self._topic, self._rate = client, topic, rate
+    def __init__(self, client: JsonClient, subscription: Subscription, rate: int) -> None:
+        self._client, self._subscription, self._rate = client, subscription, rate
         self._held: deque[Message] = deque(maxlen=rate)
         self._allowance = 1.0
         self._beats = self._seen = self._sent = 0
         self._lacking = False
         self._beating = LoopingCall(self._beat)
-        self._beating.clock = client.streams.reactor
+        self._beating.clock = client.roster.reactor
         self._beating.start(_BEAT, now=False)
 
     def stop(self) -> None:
@@ -106,6 +91,8 @@ class Sampler:
     def take(self, message: Message) -> None:
         self._seen += 1
         self._held.append(message)
+        # The hub has counted it already: that is taken back until it is sent.
+        self._client.hub.count_out(self._subscription, -1, -message.size)
 
     def _beat(self) -> None:
         self._allowance = min(self._rate, self._allowance + self._rate * _BEAT)
@@ -116,6 +103,7 @@ class Sampler:
             self._allowance -= count
             self._sent += count
             for message in newest:
+                self._client.hub.count_out(self._subscription, 1, message.size)
                 self._client.push(message.subject, self._client.encode(message))
             self._client.hub.flush()
         self._beats += 1
@@ -127,7 +115,7 @@ class Sampler:
         lacking = self._seen > self._sent + len(self._held)
         if lacking or self._lacking:
             told = {"seen": self._seen, "sent": self._sent}
-            self._client.tell("info", topic=self._topic, sampled=told)
+            self._client.tell("info", topic=shown(self._subscription.pattern), sampled=told)
         self._lacking = lacking
         self._beats = self._sent = 0
         self._seen = len(self._held)
@@ -138,16 +126,15 @@ class JsonClient(Socket, Stream):
 
     door = "ws"
 
-    def __init__(self, request: Request, sockets: JsonSockets, user: User) -> None:
+    def __init__(self, request: Request, factory: JsonSocketFactory) -> None:
         Socket.__init__(self, request)
-        Stream.__init__(self, sockets.streams, user, request.getClientAddress())
-        self.encode = sockets.event  # type: ignore[method-assign]
+        Stream.__init__(self, factory.streams, user_of(request), request.getClientAddress())
+        self.encode = factory.event  # type: ignore[method-assign]
         self._samplers: dict[str, Sampler] = {}
         self._pings_out = 0
         self._next_ping = self.started + self.settings.ping_interval
         self._last_said = self.started
         self._ping_sent = 0.0
-        self.rtt: float | None = None
         self._unread = False
 
     def opened(self) -> None:
@@ -160,10 +147,10 @@ class JsonClient(Socket, Stream):
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
-        self.end("client closed")
+        self.lost("client closed")
 
-    def _forget(self) -> None:
-        super()._forget()
+    def forget(self) -> None:
+        super().forget()
         for sampler in self._samplers.values():
             sampler.stop()
         self._samplers.clear()
@@ -184,14 +171,13 @@ class JsonClient(Socket, Stream):
         self.closing = True
         self.finish([said, last], reason, flush=flush)
 
-    def close(self, error: str = "", reason: str = "") -> None:
-        """Kicked out."""
-        said = self._encoded("info", msg=error or reason or "closed")
-        self._leave(close_frame(POLICY, error or reason), error or reason, said)
+    def close(self, reason: str) -> None:
+        code = GOING_AWAY if reason in (STOPPING, LAME_DUCK) else POLICY
+        said = self._encoded("info", msg=reason)
+        self._leave(close_frame(code, reason), reason, said, flush=True)
 
-    def shut_down(self) -> None:
-        why = "the broker is stopping"
-        self._leave(close_frame(GOING_AWAY), why, self._encoded("info", msg=why), flush=True)
+    def tell_lame_duck(self) -> None:
+        self.tell("info", msg=GO_ELSEWHERE)
 
     def abort(self) -> None:
         self.closing = self.done = True
@@ -210,7 +196,9 @@ class JsonClient(Socket, Stream):
         said = self._encoded("error", error={"code": "UNAUTHORIZED", "message": why})
         self._leave(close_frame(POLICY, why), why, said)
 
-    def not_allowed(self, pattern: str) -> None:
+    def not_allowed(self, subscription: Subscription) -> None:
+        super().not_allowed(subscription)
+        pattern = subscription.pattern
         self._stop_sampling(pattern)
         text = f"you may no longer subscribe to {pattern}"
         self.tell("error", topic=pattern, error={"code": "UNAUTHORIZED", "message": text})
@@ -224,7 +212,7 @@ class JsonClient(Socket, Stream):
     def _encoded(self, kind: str, **fields: Any) -> bytes:
         known = {name: value for name, value in fields.items() if value is not None}
         now = timestamp(self.hub.clock())
-        return frame(TEXT, _encode({"type": kind, **known, "ts": now}))
+        return frame(TEXT, encode_json({"type": kind, **known, "ts": now}))
 
     def tick(self, now: float) -> None:
         if self.done:
@@ -281,13 +269,13 @@ class JsonClient(Socket, Stream):
                 command = _command(text)
             except msgspec.ValidationError as error:
                 request_id = _request_id(text)
-                raise RefusedError("BAD_REQUEST", str(error)) from None
+                raise bad(str(error)) from None
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise RefusedError("BAD_REQUEST", "that is no JSON") from None
+                raise bad("that is no JSON") from None
             request_id = command.request_id
             self._do(command)
         except RefusedError as error:
-            said = {"code": error.code, "message": str(error)}
+            said = {"code": error.code.name, "message": str(error)}
             self.tell("error", request_id=request_id, error=said)
 
     def _do(self, command: Command) -> None:
@@ -295,12 +283,12 @@ class JsonClient(Socket, Stream):
             self.tell("pong", request_id=command.request_id)
             return
         if command.topic is None:
-            raise RefusedError("BAD_REQUEST", "topic is required")
+            raise bad("topic is required")
         if command.type == "publish":
             self._publish(command, command.topic)
             return
         if not command.client_id:
-            raise RefusedError("BAD_REQUEST", "client_id is required")
+            raise bad("client_id is required")
         if command.type == "subscribe":
             self._subscribe(command, command.topic)
         else:
@@ -311,30 +299,30 @@ class JsonClient(Socket, Stream):
 
     def _subscribe(self, command: Command, topic: str) -> None:
         if not is_pattern(topic):
-            raise RefusedError("BAD_REQUEST", f"not a topic or pattern: {topic!r}")
+            raise bad(f"not a topic or pattern: {topic!r}")
         rule = self.user.subscribe
         if not rule.may_subscribe(topic):
-            raise RefusedError("UNAUTHORIZED", f"you may not subscribe to {topic}")
+            raise RefusedError(Code.UNAUTHORIZED, f"you may not subscribe to {topic}")
         most = self.settings.max_subscriptions
-        old = self.subscriptions.get(topic)
+        old = self.by_pattern.get(topic)
         if old is None and most and len(self.subscriptions) >= most:
-            raise RefusedError("BAD_REQUEST", f"at most {most} subscriptions")
-        self.name = f"{self.host}:{self.port} - cid:{self.cid} - {str(command.client_id)[:100]}"
+            raise bad(f"at most {most} subscriptions")
+        self.name = f"{self.host}:{self.port} - cid:{self.number} - {str(command.client_id)[:100]}"
         if old is not None:
             self.hub.unsubscribe(old)
         self._stop_sampling(topic)
         self._ack(command)
         key = topic.encode("utf-8", "surrogateescape")
         subscription = Subscription(self, topic, None, key, rule.hidden(topic))
-        self.subscriptions[topic] = subscription
+        self.by_pattern[topic] = subscription
         self.hub.subscribe(subscription, command.last_n or 0)
         if command.max_rate is not None:
-            self._samplers[topic] = Sampler(self, topic, command.max_rate)
+            self._samplers[topic] = Sampler(self, subscription, command.max_rate)
 
     def _unsubscribe(self, command: Command, topic: str) -> None:
-        subscription = self.subscriptions.pop(topic, None)
+        subscription = self.by_pattern.pop(topic, None)
         if subscription is None:
-            raise RefusedError("TOPIC_NOT_FOUND", f"you are not subscribed to {topic}")
+            raise RefusedError(Code.TOPIC_NOT_FOUND, f"you are not subscribed to {topic}")
         self.hub.unsubscribe(subscription)
         self._stop_sampling(topic)
         self._ack(command)
@@ -347,23 +335,23 @@ class JsonClient(Socket, Stream):
     def _publish(self, command: Command, topic: str) -> None:
         body = command.message
         if body is None or body.payload is msgspec.UNSET:
-            raise RefusedError("BAD_REQUEST", "message.payload is required")
+            raise bad("message.payload is required")
         try:
             name = str(uuid.UUID(body.id)) if body.id is not None else str(uuid.uuid4())
         except ValueError:
-            raise RefusedError("BAD_REQUEST", "message.id must be a valid UUID") from None
+            raise bad("message.id must be a valid UUID") from None
         try:
             value = decode_payload(body.payload, body.encoding)
         except ValueError as error:
-            raise RefusedError("BAD_REQUEST", str(error)) from None
+            raise bad(str(error)) from None
         if not is_subject(topic):
-            raise RefusedError("BAD_REQUEST", f"not a topic: {topic!r}")
+            raise bad(f"not a topic: {topic!r}")
         if not self.user.publish.may_publish(topic):
-            raise RefusedError("UNAUTHORIZED", f"you may not publish to {topic}")
+            raise RefusedError(Code.UNAUTHORIZED, f"you may not publish to {topic}")
         headers = encode_headers([(ID_HEADER, body.id or name)])
         message = Message(topic, value=value, headers=headers, door=self.door)
         if message.size > self.settings.max_payload:
-            raise RefusedError("BAD_REQUEST", f"at most {self.settings.max_payload} bytes")
+            raise bad(f"at most {self.settings.max_payload} bytes")
         self._ack(command, message={"id": body.id or name})
         self.hub.deliver(message, self)
 
@@ -382,146 +370,15 @@ class JsonClient(Socket, Stream):
         self.tell("info", topic=shown(subscription.pattern), msg=f"topic {reason}")
 
 
-class JsonSockets:
+class JsonSocketFactory:
     """Makes the clients of `/ws`."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
-        self.event = Once(self._event)
+        self.event = OncePerMessage(self._event)
 
     def _event(self, message: Message) -> bytes:
         return frame(TEXT, b'{"type":"event",' + self.streams.event(message)[1:])
 
     def buildProtocol(self, request: Request) -> JsonClient:
-        asked = cast(Any, request)
-        asked.rtmb_socket = client = JsonClient(request, self, asked.rtmb_user)
-        return client
-
-    def resource(self) -> IResource:
-        return SocketResource(self)
-
-
-# The text protocol over WebSockets
-
-
-class _Through:
-    """Frames of a byte stream: what is in them is passed on as it comes, and nothing kept."""
-
-    def __init__(self, socket: NatsSocket) -> None:
-        self._socket = socket
-
-    def add(self, new: str | bytes) -> None:
-        if new and not self._socket.closing:
-            data = new.encode() if isinstance(new, str) else bytes(new)
-            self._socket.protocol.dataReceived(data)
-
-    def done(self) -> Any:
-        return b""
-
-
-class NatsSocket(Socket):
-    """The transport of one `NatsProtocol`: its bytes travel in binary frames.
-
-    The protocol has an outbox of its own, which hands over a piece when ours is empty."""
-
-    def __init__(self, request: Request, sockets: NatsSockets) -> None:
-        super().__init__(request)
-        self._sockets = sockets
-        self._producer: IPullProducer | None = None
-        self._going_on = False
-        self._linger: IDelayedCall | None = None
-        self.protocol = sockets.factory.buildProtocol(None)
-
-    def opened(self) -> None:
-        through = _Through(self)
-        limit = self._sockets.factory.settings.max_pending + MOST_ANSWERS
-        self.take(limit, lambda last: self.abortConnection(), through, through)
-        self.outbox.drained = self._drained
-        self.protocol.makeConnection(self)
-
-    def textMessageReceived(self, message: str) -> None:
-        pass  # `_Through` has had it
-
-    def bytesMessageReceived(self, data: bytes | bytearray) -> None:
-        pass
-
-    def connectionLost(self, reason: Failure) -> None:
-        super().connectionLost(reason)
-        self._producer = None
-        if self._linger is not None and self._linger.active():
-            self._linger.cancel()
-        self.protocol.connectionLost(reason)
-        self.outbox.discard()
-
-    def hang_up(self, code: int, reason: str) -> None:
-        self._finish(close_frame(code, reason))
-
-    def peer_closed(self, answer: bytes) -> None:
-        self.protocol.done = True
-        self._finish(answer)
-
-    def _finish(self, last: bytes) -> None:
-        self.closing = True
-        self.outbox.write(last)
-        self._linger = self._sockets.factory.reactor.callLater(LINGER, self.raw.abortConnection)
-        self.outbox.finish()
-
-    # What `NatsProtocol` and its outbox want of a transport
-
-    def getPeer(self) -> Any:
-        return self.raw.getPeer()
-
-    def getHost(self) -> Any:
-        return self.raw.getHost()
-
-    def write(self, data: bytes) -> None:
-        self.outbox.write(frame(BINARY, data))
-
-    def registerProducer(self, producer: IPullProducer, streaming: bool) -> None:
-        self._producer = producer
-        self._go_on()
-
-    def unregisterProducer(self) -> None:
-        self._producer = None
-
-    def _drained(self) -> None:
-        if self._producer is not None and not self._going_on:
-            self._going_on = True
-            self._sockets.factory.reactor.callLater(0, self._go_on)
-
-    def _go_on(self) -> None:
-        self._going_on = False
-        while self._producer is not None and not self.outbox.pending:
-            self._producer.resumeProducing()
-
-    def loseConnection(self) -> None:
-        if not self.closing:
-            stopping = self.protocol.closed_reason == "the broker is stopping"
-            self.hang_up(GOING_AWAY if stopping else 1000, self.protocol.closed_reason)
-
-    def abortConnection(self) -> None:
-        self.closing = True
-        self.outbox.discard()
-        self.raw.abortConnection()
-
-    def pauseProducing(self) -> None:
-        self.raw.pauseProducing()
-
-    def resumeProducing(self) -> None:
-        if not self.closing:
-            self.raw.resumeProducing()
-
-
-class NatsSockets:
-    """Makes the NATS clients that come over WebSockets."""
-
-    def __init__(self, factory: NatsFactory) -> None:
-        self.factory = factory
-
-    def buildProtocol(self, request: Request) -> NatsSocket:
-        socket = NatsSocket(request, self)
-        cast(Any, request).rtmb_socket = socket
-        return socket
-
-    def resource(self) -> IResource:
-        return SocketResource(self)
+        return JsonClient(request, self)
