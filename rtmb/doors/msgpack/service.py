@@ -110,7 +110,7 @@ class MsgpackFactory(ServerFactory):
     def __init__(self, roster: MsgpackRoster) -> None:
         self.roster = roster
 
-    def buildProtocol(self, addr: IAddress | None) -> MsgpackProtocol:  # type: ignore[override]
+    def buildProtocol(self, addr: IAddress | None) -> MsgpackProtocol:
         return MsgpackProtocol(self.roster)
 
 
