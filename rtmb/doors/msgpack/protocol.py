@@ -40,7 +40,7 @@ from rtmb.doors.session import LINGER, Session
 from rtmb.interfaces import ISubscriber
 
 if TYPE_CHECKING:
-    from rtmb.doors.msgpack.service import MsgpackRoster
+    from rtmb.doors.msgpack.service import MsgpackFactory
 
 #: Read this much at a time: each read costs a turn of the reactor.
 READ_SIZE = 256 * 1024
@@ -55,10 +55,10 @@ class MsgpackProtocol(Session, Protocol):
     log = Logger()
     door = DOOR
     echo = True
-    roster: MsgpackRoster
+    roster: MsgpackFactory
     transport: Any
 
-    def __init__(self, roster: MsgpackRoster) -> None:
+    def __init__(self, roster: MsgpackFactory) -> None:
         super().__init__(roster, roster.feed.user)
         self.feed = roster.feed
         self._frames = Frames()

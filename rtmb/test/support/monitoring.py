@@ -8,8 +8,8 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.core.message import Message
 from rtmb.core.counters import Counters
+from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
 from rtmb.doors.http.site import HttpService
 from rtmb.test.support.memory import MemoryBroker, Peer

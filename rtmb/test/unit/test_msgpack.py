@@ -78,7 +78,7 @@ class CommandTests(InMemory):
         """After the last client has gone, nobody gets anything and nothing is kept for it."""
         client = self.client(subscribe("a*"), subscribe("a*"), subscribe("b"))
         client.transport.loseConnection()
-        feed = self.service.roster.feed
+        feed = self.service.factory.feed
         self.assertEqual((len(feed.globs), len(self.memory.broker.clients)), (0, 0))
         self.assertEqual(self.hub.publish(Message("ab", b"1")), 0)
 

@@ -73,7 +73,7 @@ class RetainedTests(InMemory):
         client = self.client()
         for i in range(2000):
             client.send(publish(f"no subject {i}", "x" * 100))
-        own = self.service.roster.feed.own
+        own = self.service.factory.feed.own
         self.assertLessEqual(own.held, 100_000)
         self.assertIsNotNone(own.get("no subject 1999"))
         self.assertIsNone(own.get("no subject 0"))
@@ -111,8 +111,8 @@ class RouteTests(InMemory):
         client = self.client(subscribe("t*"))
         said = client.send(*(publish(f"t{i}", i) for i in range(10)))
         self.assertEqual(said, [[f"t{i}", i] for i in range(10)])
-        self.assertLessEqual(len(self.service.roster.feed._audiences), 3)
-        self.assertLessEqual(len(self.service.roster.topics), 3)
+        self.assertLessEqual(len(self.service.factory.feed._audiences), 3)
+        self.assertLessEqual(len(self.service.factory.topics), 3)
 
     def test_subscriptions_as_monitoring_sees_them(self) -> None:
         """Each pattern, with what it matched; a message that two of them match counts for both."""
@@ -234,7 +234,7 @@ class SlowTests(InMemory):
 
     @property
     def feed(self) -> Any:
-        return self.service.roster.feed
+        return self.service.factory.feed
 
     def test_within_the_buffer_nothing_is_lost(self) -> None:
         self.publish(range(5))
