@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from benchmarks.load import BenchmarkError
 from benchmarks.report import Report
 from benchmarks.scenarios import SCENARIOS, Client, Reading, Scenario
 from benchmarks.servers import BROKERS, Broker
+from rtmb.cli.bench_load import BenchmarkError
 
 EXAMPLES = """\
 examples:

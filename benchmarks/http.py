@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.load import Address, BenchmarkError
 from benchmarks.report import Report
 from benchmarks.scenarios import Reading
 from benchmarks.servers import SCRIPTS, Broker
 from rtmb import __version__
+from rtmb.cli.bench_load import BenchmarkError, HostAndPort
 
 TOPIC = "bench"
 #: Fewer than `ws_queue`, so that nothing is ever dropped.
@@ -50,7 +50,7 @@ def masked(text: bytes) -> bytes:
 class Peer:
     """One connection to a server, and how often a word has come."""
 
-    def __init__(self, address: Address, word: bytes) -> None:
+    def __init__(self, address: HostAndPort, word: bytes) -> None:
         self.socket = socket.create_connection(address, PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._word = word
@@ -83,7 +83,7 @@ class Peer:
         self.expect(b"\r\n\r\n")
 
 
-def subscriber(address: Address) -> Peer:
+def subscriber(address: HostAndPort) -> Peer:
     peer = Peer(address, EVENT)
     peer.upgrade("/ws")
     command = {"type": "subscribe", "topic": TOPIC, "client_id": "bench"}
@@ -92,7 +92,7 @@ def subscriber(address: Address) -> Peer:
     return peer
 
 
-def stream(address: Address) -> Peer:
+def stream(address: HostAndPort) -> Peer:
     peer = Peer(address, EVENT)
     peer.socket.sendall(f"GET /events/{TOPIC} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
     peer.expect(b"retry: 1000\n\n")
@@ -119,7 +119,9 @@ def wait_for(peers: Sequence[Peer], count: int) -> None:
                 raise BenchmarkError(f"{missing} of {len(peers)} clients miss messages")
 
 
-def fan_out(address: Address, make: Callable[[Address], Peer], n: int, seconds: float) -> float:
+def fan_out(
+    address: HostAndPort, make: Callable[[HostAndPort], Peer], n: int, seconds: float
+) -> float:
     """Events delivered a second."""
     with ExitStack() as stack:
         peers = [make(address) for _ in range(n)]
@@ -139,7 +141,7 @@ def fan_out(address: Address, make: Callable[[Address], Peer], n: int, seconds: 
         return sent * n / (now - start)
 
 
-def posts(address: Address, seconds: float) -> float:
+def posts(address: HostAndPort, seconds: float) -> float:
     """Publications a second."""
     body = json.dumps(BODY).encode()
     head = f"POST /publish/{TOPIC} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -161,7 +163,7 @@ def posts(address: Address, seconds: float) -> float:
         return sum(peer.count for peer in peers) / (now - start)
 
 
-def readings(address: Address, seconds: float) -> Iterator[Reading]:
+def readings(address: HostAndPort, seconds: float) -> Iterator[Reading]:
     for n in CLIENTS:
         yield Reading(f"/ws, {n} clients", "events/s", fan_out(address, subscriber, n, seconds))
     for n in CLIENTS:

@@ -26,11 +26,11 @@ from pathlib import Path
 
 import msgpack
 
-from benchmarks.load import Address, BenchmarkError, Connection, Sender, pump
 from benchmarks.report import Report
 from benchmarks.scenarios import CHUNK, Client, Flow, Reading, same, throughput
 from benchmarks.servers import SCRIPTS, Broker, nats_command
 from rtmb import __version__
+from rtmb.cli.bench_load import BenchmarkError, HostAndPort, LoadConnection, Sender, pump
 from rtmb.doors.msgpack.globs import GlobTree
 
 PATTERNS = (1, 100, 10_000)
@@ -106,11 +106,11 @@ def measure_globs(rounds: int, seconds: float) -> Report:
 _numbers = itertools.count()
 
 
-class MsgpackConnection(Connection):
+class MsgpackConnection(LoadConnection):
     """A connection to the msgpack door. It has no greeting and no PING, but what a connection
     publishes to itself comes back behind everything else."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: HostAndPort) -> None:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 20, 0))
         self._own = f"flush.{next(_numbers)}"

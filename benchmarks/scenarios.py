@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from benchmarks.load import (
+from benchmarks.load import SubjectRoute, paced_latencies, ping_pong_latencies
+from benchmarks.servers import JOURNALED, Server
+from rtmb.cli.bench_load import (
     PING,
     PONG,
-    Connection,
-    Message,
-    Route,
+    LoadConnection,
     Sender,
+    SubjectAndSize,
     delivered_bytes,
-    paced_latencies,
-    ping_pong_latencies,
     publish_frames,
     pump,
 )
-from benchmarks.servers import JOURNALED, Server
 
 CHUNK = 256 * 1024  # bytes of frames prepared for a publisher; more no longer makes it cheaper
 VARIED = 20_000  # messages of a varied chunk: too many to be remembered line by line
@@ -47,13 +45,13 @@ class Client:
 
     server: Server
     seconds: float
-    _pool: list[Connection] = field(default_factory=list)
+    _pool: list[LoadConnection] = field(default_factory=list)
     _repeats: dict[str, int] = field(default_factory=dict)
 
-    def connections(self, count: int) -> list[Connection]:
+    def connections(self, count: int) -> list[LoadConnection]:
         """The first `count` connections of the pool: opened once, used by every scenario."""
         while len(self._pool) < count:
-            self._pool.append(Connection(self.server.address))
+            self._pool.append(LoadConnection(self.server.address))
         return self._pool[:count]
 
     def close(self) -> None:
@@ -87,23 +85,23 @@ class Scenario:
 
 
 @cache
-def same(size: int, subject: str = "bench.same") -> tuple[Message, ...]:
+def same(size: int, subject: str = "bench.same") -> tuple[SubjectAndSize, ...]:
     message = (subject, size)
     return (message,) * max(1, CHUNK // len(publish_frames([message])))
 
 
 @cache
-def in_turn(subjects: int, size: int) -> tuple[Message, ...]:
+def in_turn(subjects: int, size: int) -> tuple[SubjectAndSize, ...]:
     """No two messages in a row alike, for a broker that is faster when they are."""
     messages = tuple((f"bench.{index}", size) for index in range(subjects))
     return messages * max(1, CHUNK // len(publish_frames(messages)))
 
 
 @cache
-def varied(subjects: int) -> tuple[Message, ...]:
+def varied(subjects: int) -> tuple[SubjectAndSize, ...]:
     chance = random.Random(1)
     names = [f"bench.{index}" for index in range(subjects)]
-    messages: list[Message] = []
+    messages: list[SubjectAndSize] = []
     while len(messages) < VARIED:
         chance.shuffle(names)
         messages += [(name, chance.randint(16, 512)) for name in names]
@@ -115,7 +113,7 @@ class Flow:
     """Who sends what to whom."""
 
     label: str
-    messages: Callable[[], Sequence[Message]]
+    messages: Callable[[], Sequence[SubjectAndSize]]
     publishers: int = 1
     subscribers: int = 1
     pattern: str = "bench.same"
@@ -172,7 +170,7 @@ def percentiles(label: str, latencies: Sequence[float]) -> Iterator[Reading]:
 
 def latency(client: Client) -> Iterator[Reading]:
     publisher, subscriber = client.connections(2)
-    route = Route(publisher, subscriber, "bench.probe", 16).open()
+    route = SubjectRoute(publisher, subscriber, "bench.probe", 16).open()
     ping_pong_latencies(route, WARM_UP)
     yield from percentiles("latency, 16 B", ping_pong_latencies(route, client.seconds))
     route.close()
@@ -180,8 +178,8 @@ def latency(client: Client) -> Iterator[Reading]:
 
 def latency_loaded(client: Client) -> Iterator[Reading]:
     a, b, c, d = client.connections(4)
-    probe = Route(a, b, "bench.probe", 16).open()
-    background = Route(c, d, "bench.background", 128).open()
+    probe = SubjectRoute(a, b, "bench.probe", 16).open()
+    background = SubjectRoute(c, d, "bench.background", 128).open()
     run = partial(paced_latencies, probe, background, BACKGROUND_RATE)
     run(WARM_UP)
     yield from percentiles(f"latency at {BACKGROUND_RATE:,} msg/s", run(client.seconds))
@@ -210,7 +208,7 @@ def memory_each(client: Client, before: int | None, count: int, what: str) -> It
 
 def subscriptions(client: Client, count: int) -> Iterator[Reading]:
     throughput(client, ONE_TO_ONE)  # so that what traffic needs is not counted below
-    holders = [Connection(client.server.address) for _ in range(HOLDERS)]
+    holders = [LoadConnection(client.server.address) for _ in range(HOLDERS)]
     shares = [len(range(index, count, HOLDERS)) for index in range(HOLDERS)]
     lines = [subscription_lines(share, index) for index, share in enumerate(shares)]
     before = client.server.memory()
@@ -232,11 +230,11 @@ def subscriptions(client: Client, count: int) -> Iterator[Reading]:
 def connections(client: Client, count: int) -> Iterator[Reading]:
     throughput(client, ONE_TO_ONE)
     before = client.server.memory()
-    idle: list[Connection] = []
+    idle: list[LoadConnection] = []
     try:
         started = time.perf_counter()
         for _ in range(count):
-            idle.append(Connection(client.server.address))
+            idle.append(LoadConnection(client.server.address))
         elapsed = time.perf_counter() - started
         time.sleep(FIRST_PING)  # thousands of first PINGs would disturb the throughput
         held = f"{count:,} connections"
@@ -257,9 +255,9 @@ def slow_consumer(client: Client) -> Iterator[Reading]:
     does not: the difference is what the slow one costs its neighbours.
     """
     a, b, c, d = client.connections(4)
-    probe = Route(a, b, "bench.probe", 16).open()
+    probe = SubjectRoute(a, b, "bench.probe", 16).open()
     # 40 MB/s for at least 4 s: more than twice what a broker is to hold for one client (64 MiB).
-    flood = Route(c, d, "bench.flood", 4096).open()
+    flood = SubjectRoute(c, d, "bench.flood", 4096).open()
     seconds = max(4.0, client.seconds)
     run = partial(paced_latencies, probe, flood, BACKGROUND_RATE)
     run(WARM_UP)

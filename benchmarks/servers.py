@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load import Address, BenchmarkError
+from rtmb.cli.bench_load import BenchmarkError, HostAndPort
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(sys.executable).parent  # not resolved: a virtual environment's python is a link
@@ -28,7 +28,7 @@ class Server:
     """A broker that accepts connections; `pid` is None if somebody else started it."""
 
     name: str
-    address: Address
+    address: HostAndPort
     pid: int | None = None
 
     def memory(self) -> int | None:
@@ -58,7 +58,7 @@ class Broker:
 
     name: str
     command: Callable[[int, Path], list[str]] | None = None
-    address: Address | None = None
+    address: HostAndPort | None = None
 
     @contextmanager
     def running(self) -> Iterator[Server]:
@@ -113,7 +113,7 @@ def _python_path() -> str:
 
 
 def _wait_until_accepting(
-    name: str, address: Address, process: subprocess.Popen[bytes], log: Path
+    name: str, address: HostAndPort, process: subprocess.Popen[bytes], log: Path
 ) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:

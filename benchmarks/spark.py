@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.load import Connection, publish_frames
 from benchmarks.report import machine, number, spread
+from rtmb.cli.bench_load import LoadConnection, publish_frames
 from rtmb.testing.process import BrokerProcess, environment
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Bench:
         self.broker = broker
         self._scratch = scratch
         self._runs = 0
-        self._link = Connection((broker.host, broker.port))
+        self._link = LoadConnection((broker.host, broker.port))
 
     def publish(self, count: int) -> None:
         """Fill the journal."""

@@ -165,7 +165,7 @@ class Announcements(Service):
                 "drops_total": of(self.drops),
             }
             if not door:
-                values["subscriptions"] = len(self.hub.trie)
+                values["subscriptions"] = len(self.hub.routing)
             prefix = f"{METRICS}{door}/" if door else METRICS
             for name, value in values.items():
                 self._publish(prefix + name, value)

@@ -27,7 +27,7 @@ _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 _USER_NKEY = 20 << 3  # the first byte of a public user key; in base32 it begins with U
 
 
-class AccessError(Exception):
+class AuthTableError(Exception):
     """The `[auth]` table is wrong; the text says what and where."""
 
 
@@ -45,34 +45,34 @@ class Rule:
         return self._allows(subject) and not any(matches(p, subject) for p in self.deny)
 
     def may_subscribe(self, pattern: str, queue: str | None = None) -> bool:
-        """Whether a subscription may be made. An entry ``pattern queue`` speaks of members of that
+        """Whether a subscription may be made. An entry ``pattern queue`` applies to members of that
         queue group only."""
         if self.allow is None and not self.deny:
             return True
         return self._allows(pattern, queue) and not any(
-            matches(p, pattern) for p in _speaking(self.deny, queue)
+            matches(p, pattern) for p in _patterns_for(self.deny, queue)
         )
 
     def hidden(self, pattern: str, queue: str | None = None) -> tuple[str, ...]:
         """What a subscription that may be made must not see: the deny list where it overlaps."""
         if not self.deny or not has_wildcard(pattern):
             return ()
-        return tuple(p for p in _speaking(self.deny, queue) if overlap(p, pattern))
+        return tuple(p for p in _patterns_for(self.deny, queue) if overlap(p, pattern))
 
     def _allows(self, subject: str, queue: str | None = None) -> bool:
         if self.allow is None:
             return True
-        return any(matches(p, subject) for p in _speaking(self.allow, queue))
+        return any(matches(p, subject) for p in _patterns_for(self.allow, queue))
 
 
-def _speaking(entries: tuple[str, ...], queue: str | None) -> list[str]:
-    """The patterns of the entries that speak of a subscription in `queue`."""
-    found = []
+def _patterns_for(entries: tuple[str, ...], queue: str | None) -> list[str]:
+    """The patterns of the entries that apply to a subscription in `queue`."""
+    patterns = []
     for entry in entries:
         pattern, _, group = entry.partition(" ")
         if not group or (queue is not None and matches(group, queue)):
-            found.append(pattern)
-    return found
+            patterns.append(pattern)
+    return patterns
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ ANYONE = User()
 
 
 @dataclass(frozen=True)
-class Access:
+class AuthTable:
     """The `[auth]` table of the configuration."""
 
     users: tuple[User, ...] = ()
@@ -109,58 +109,58 @@ class Access:
     no_auth_user: str = ""
 
     @classmethod
-    def from_table(cls, table: Any) -> Access:
-        _known(table, "auth", ("users", "token", "no_auth_user"))
+    def from_table(cls, table: Any) -> AuthTable:
+        _check_keys(table, "auth", ("users", "token", "no_auth_user"))
         entries = table.get("users", [])
         if not isinstance(entries, list):
-            raise AccessError("auth.users must be tables written [[auth.users]]")
+            raise AuthTableError("auth.users must be tables written [[auth.users]]")
         users = tuple(_user(entry, f"auth.users[{i}]") for i, entry in enumerate(entries))
         names = [u.name or u.nkey for u in users]
         for name in names:
             if names.count(name) > 1:
-                raise AccessError(f"auth.users: {name} is there twice")
+                raise AuthTableError(f"auth.users: {name} is there twice")
         guest = _text(table, "auth", "no_auth_user")
         if guest and guest not in [u.name for u in users if u.nkey is None]:
-            raise AccessError(f"auth.no_auth_user: no user with a password is named {guest}")
+            raise AuthTableError(f"auth.no_auth_user: no user with a password is named {guest}")
         return cls(users, _text(table, "auth", "token"), guest)
 
 
-def _known(table: Any, where: str, keys: tuple[str, ...]) -> None:
+def _check_keys(table: Any, where: str, keys: tuple[str, ...]) -> None:
     if not isinstance(table, Mapping):
-        raise AccessError(f"{where} must be a table")
+        raise AuthTableError(f"{where} must be a table")
     for key in table:
         if key not in keys:
-            raise AccessError(f"{where}: unknown key {key}; there are {', '.join(keys)}")
+            raise AuthTableError(f"{where}: unknown key {key}; there are {', '.join(keys)}")
 
 
 def _text(table: Mapping[str, Any], where: str, key: str) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
-        raise AccessError(f"{where}.{key} must be text in quotes")
+        raise AuthTableError(f"{where}.{key} must be text in quotes")
     return value
 
 
 def _user(table: Any, where: str) -> User:
-    _known(table, where, ("user", "password", "nkey", "permissions", "expires"))
+    _check_keys(table, where, ("user", "password", "nkey", "permissions", "expires"))
     name, nkey = _text(table, where, "user"), _text(table, where, "nkey")
     if bool(name) == bool(nkey):
-        raise AccessError(f"{where} needs user and password, or nkey")
+        raise AuthTableError(f"{where} needs user and password, or nkey")
     if name and "password" not in table:
-        raise AccessError(f"{where} needs a password")
+        raise AuthTableError(f"{where} needs a password")
     if nkey:
         if "password" in table:
-            raise AccessError(f"{where} has an nkey, so it can have no password")
+            raise AuthTableError(f"{where} has an nkey, so it can have no password")
         try:
             decode_nkey(nkey)
         except ValueError as error:
-            raise AccessError(f"{where}.nkey: {error}") from None
+            raise AuthTableError(f"{where}.nkey: {error}") from None
     expires = table.get("expires")
     if expires is not None and not isinstance(expires, datetime):
-        raise AccessError(f"{where}.expires must be a time such as 2030-01-01T00:00:00Z")
+        raise AuthTableError(f"{where}.expires must be a time such as 2030-01-01T00:00:00Z")
     if expires is not None and expires.tzinfo is None:
         expires = expires.replace(tzinfo=UTC)
     permissions = table.get("permissions", {})
-    _known(permissions, f"{where}.permissions", ("publish", "subscribe"))
+    _check_keys(permissions, f"{where}.permissions", ("publish", "subscribe"))
     return User(
         name=name or nkey,
         password=_text(table, where, "password") if name else None,
@@ -174,16 +174,16 @@ def _user(table: Any, where: str) -> User:
 def _rule(permissions: Mapping[str, Any], where: str, direction: str) -> Rule:
     table = permissions.get(direction, {})
     where = f"{where}.{direction}"
-    _known(table, where, ("allow", "deny"))
+    _check_keys(table, where, ("allow", "deny"))
     lists: dict[str, tuple[str, ...]] = {}
     for key, entries in table.items():
         if not isinstance(entries, list) or not all(isinstance(e, str) for e in entries):
-            raise AccessError(f"{where}.{key} must be a list of patterns")
+            raise AuthTableError(f"{where}.{key} must be a list of patterns")
         for entry in entries:
             pattern, _, queue = entry.partition(" ")
-            well = is_pattern(pattern) and (not queue or is_pattern(queue))
-            if not well or (queue and direction == "publish"):
-                raise AccessError(f"{where}.{key}: not a pattern: {entry!r}")
+            valid = is_pattern(pattern) and (not queue or is_pattern(queue))
+            if not valid or (queue and direction == "publish"):
+                raise AuthTableError(f"{where}.{key}: not a pattern: {entry!r}")
         lists[key] = tuple(entries)
     return Rule(**lists)
 
@@ -240,15 +240,15 @@ def _same(one: str, other: str) -> bool:
 class Authenticator:
     """Decides from the settings."""
 
-    def __init__(self, access: Access, *, user: str = "", password: str = "", token: str = ""):
-        users = list(access.users)
+    def __init__(self, table: AuthTable, *, user: str = "", password: str = "", token: str = ""):
+        users = list(table.users)
         if user:
             users.append(User(name=user, password=password))
         self._named = {u.name: u for u in users if u.nkey is None}
         self._keyed = {u.nkey: u for u in users if u.nkey is not None}
-        self._token = token or access.token
+        self._token = token or table.token
         self.required = bool(users or self._token)
-        self.guest = self._named.get(access.no_auth_user) if self.required else ANYONE
+        self.guest = self._named.get(table.no_auth_user) if self.required else ANYONE
         self.nonce_needed = bool(self._keyed)
 
     def authenticate(self, credentials: Credentials) -> Deferred[User | None]:
@@ -256,10 +256,10 @@ class Authenticator:
             return succeed(self.guest)
         if credentials.nkey:
             keyed = self._keyed.get(credentials.nkey)
-            well = keyed is not None and _signed(
+            signed = keyed is not None and _signed(
                 credentials.nkey, credentials.signature, credentials.nonce
             )
-            return succeed(keyed if well else None)
+            return succeed(keyed if signed else None)
         # Some clients give a token as the user of the URL.
         token = credentials.token or (credentials.user if not credentials.password else "")
         if self._token and token:
@@ -268,11 +268,11 @@ class Authenticator:
         secret = named.password or "" if named is not None else ""
         if secret.startswith(_BCRYPT):
             # Slow by design, so not in the reactor's thread.
-            return deferToThread(_hashed, credentials.password, secret, named)
-        well = _same(credentials.password, secret) and named is not None
-        return succeed(named if well else None)
+            return deferToThread(_check_hash, credentials.password, secret, named)
+        right = _same(credentials.password, secret) and named is not None
+        return succeed(named if right else None)
 
-    def still(self, user: User | None) -> User | None:
+    def recheck(self, user: User | None) -> User | None:
         if not self.required:
             return ANYONE
         if user is None:
@@ -283,7 +283,7 @@ class Authenticator:
         return now if now is not None and now.password == user.password else None
 
 
-def _hashed(password: str, secret: str, user: User | None) -> User | None:
+def _check_hash(password: str, secret: str, user: User | None) -> User | None:
     try:
         # bcrypt looks at 72 bytes; longer ones were cut when the hash was made.
         return user if bcrypt.checkpw(password.encode()[:72], secret.encode()) else None

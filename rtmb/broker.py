@@ -131,7 +131,7 @@ def _doors(settings: Settings) -> dict[str, tuple[IDoor, dict[str, Any]]]:
 
 def _authenticator(settings: Settings) -> Authenticator:
     return Authenticator(
-        settings.access, user=settings.user, password=settings.password, token=settings.token
+        settings.auth, user=settings.user, password=settings.password, token=settings.token
     )
 
 

@@ -11,12 +11,16 @@ import dataclasses
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rtmb.auth import Access, AccessError
+from twisted.logger import Logger
+
+from rtmb.auth import AuthTable, AuthTableError
+
+log = Logger()
 
 
 class SettingsError(Exception):
@@ -52,10 +56,10 @@ def port_number(value: Any) -> int:
 
 
 def size(value: Any) -> int:
-    found = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
-    if found is None:
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    if match is None:
         raise ValueError("a number of bytes such as 4096, 64KiB or 1MiB")
-    return int(found[1]) * _UNITS[(found[2] or "").upper()]
+    return int(match[1]) * _UNITS[(match[2] or "").upper()]
 
 
 def positive_size(value: Any) -> int:
@@ -119,7 +123,7 @@ class Settings:
     interface: str = option("127.0.0.1", text, "Address to listen on")
     # What every NATS client tries when told nothing.
     port: int = option(4222, port_number, "Port of the text door; 0 picks a free one")
-    # Shown to clients and in the log; empty: made from the host's name and the port.
+    # Shown to clients and in the log; empty: rtmb- and a few letters of the server's id.
     name: str = option("", text, "Name of this broker")
 
     # Who may come in. One user or one token; more of them in [[auth.users]].
@@ -191,7 +195,7 @@ class Settings:
     log_format: str = option("text", one_of("text", "json"), "Log lines for people or machines")
 
     # Only a file can say these.
-    access: Access = field(default_factory=Access, repr=False)
+    auth: AuthTable = field(default_factory=AuthTable, repr=False)
     doors: Mapping[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
 
@@ -230,48 +234,72 @@ def load_file(path: str) -> dict[str, Any]:
 
 def read_table(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The settings that a table such as a TOML file's gives; `where` says whose it is."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in tree.items():
         if key == "auth":
-            found["access"] = _access(where, value)
+            values["auth"] = _auth_table(where, value)
         elif key == "doors":
             if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
                 raise SettingsError(f"{where}: doors must be tables such as [doors.echo]")
-            found["doors"] = value
+            values["doors"] = value
         elif key in FIELDS:
-            found[key] = parse_value(key, value, f"{where}: {key}")
+            values[key] = parse_value(key, value, f"{where}: {key}")
         else:
             raise unknown(where, key, [*FIELDS, "auth", "doors"])
-    return found
+    return values
 
 
-def _access(path: str, table: Any) -> Access:
+def _auth_table(path: str, table: Any) -> AuthTable:
     try:
-        return Access.from_table(table)
-    except AccessError as error:
+        return AuthTable.from_table(table)
+    except AuthTableError as error:
         raise SettingsError(f"{path}: {error}") from None
 
 
 #: Variables that are no options: where the file is, and where the `rtmb` command finds a broker.
 _NO_OPTIONS = ("RTMB_CONFIG", "RTMB_HTTP")
 
+#: What Kubernetes sets in a pod for each Service whose name begins with rtmb. The variable of a
+#: Service's port may have an option's name, and is told by its value.
+_SERVICE_LINK = re.compile(
+    r"RTMB_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+_SERVICE_PORT_VALUE = re.compile(r"(tcp|udp|sctp)://\S+")
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that `RTMB_…` variables give."""
-    found: dict[str, Any] = {}
+
+def from_environment(environment: Mapping[str, str], given: Collection[str] = ()) -> dict[str, Any]:
+    """The settings that `RTMB_…` variables give, except those that are `given` elsewhere."""
+    values: dict[str, Any] = {}
+    service_links: list[str] = []
     for variable, value in environment.items():
         if not variable.startswith("RTMB_") or variable in _NO_OPTIONS:
             continue
         name = variable.removeprefix("RTMB_").lower()
-        if name not in FIELDS:
-            raise SettingsError(
-                f"environment: unknown variable {variable}"
-                + _nearest(variable, [f"RTMB_{f.upper()}" for f in FIELDS])
+        if _is_service_link(variable, value):
+            service_links.append(variable)
+        elif name not in FIELDS:
+            log.warn(
+                "environment: unknown variable {variable}{hint}",
+                variable=variable,
+                hint=_nearest(variable, [f"RTMB_{f.upper()}" for f in FIELDS]),
             )
-        found[name] = parse_value(name, value, f"environment: {variable}")
-    if environment.get("API_KEY") and "api_key" not in found:
-        found["api_key"] = environment["API_KEY"]
-    return found
+        elif name not in given:
+            values[name] = parse_value(name, value, f"environment: {variable}")
+    if service_links:
+        log.info(
+            "environment: {variables} skipped: Kubernetes sets these for a Service, they are no"
+            " options",
+            variables=", ".join(sorted(service_links)),
+        )
+    if environment.get("API_KEY") and "api_key" not in values:
+        values["api_key"] = environment["API_KEY"]
+    return values
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    if _SERVICE_LINK.fullmatch(variable):
+        return True
+    return variable.endswith("_PORT") and bool(_SERVICE_PORT_VALUE.fullmatch(value))
 
 
 def load(
@@ -282,16 +310,16 @@ def load(
     """Settings from the command line, then the environment, then a file, then the defaults."""
     environment = environment or {}
     config = config or environment.get("RTMB_CONFIG")
-    found = load_file(config) if config else {}
-    found.update(from_environment(environment))
+    values = load_file(config) if config else {}
+    values.update(from_environment(environment, given))
     for name, value in given.items():
-        found[name] = parse_value(name, value, "--" + name.replace("_", "-"))
-    return checked(found)
+        values[name] = parse_value(name, value, "--" + name.replace("_", "-"))
+    return checked(values)
 
 
-def checked(found: Mapping[str, Any]) -> Settings:
-    """Settings of values that are well each for itself."""
-    settings = Settings(**found)
+def checked(values: Mapping[str, Any]) -> Settings:
+    """The settings of values that are right by themselves, if they are so together."""
+    settings = Settings(**values)
     _check(settings)
     return settings
 

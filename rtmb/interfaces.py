@@ -108,5 +108,5 @@ class IAuthenticator(Interface):
     def authenticate(credentials: Credentials) -> Deferred[User | None]:
         """Who this is, or None when the credentials are wrong."""
 
-    def still(user: User | None) -> User | None:
+    def recheck(user: User | None) -> User | None:
         """Who someone, let in by an earlier authenticator, is now; None: nobody any more."""

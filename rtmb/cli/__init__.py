@@ -36,8 +36,10 @@ COMMANDS = {
     },
     "Measure": {
         "bench": Place("rtmb.cli.bench", "bench", "Measure rates and latencies."),
-        "test-client": Place("rtmb.cli.lbroker", "test_client", "Load the msgpack door."),
-        "log-metrics": Place("rtmb.cli.lbroker", "log_metrics", "Print the broker's metrics."),
+        "test-client": Place("rtmb.cli.msgpack_commands", "test_client", "Load the msgpack door."),
+        "log-metrics": Place(
+            "rtmb.cli.msgpack_commands", "log_metrics", "Print the broker's metrics."
+        ),
     },
     "More": {
         "pipeline": Place("rtmb.cli.pipeline", "pipeline", "Run Spark jobs on the journal."),
@@ -72,12 +74,12 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """As click does it, but loads nothing: someone is waiting with a finger on Tab."""
-        found = [
+        commands = [
             CompletionItem(name, help=place.help)
             for name, place in _PLACES.items()
             if name.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(
@@ -94,9 +96,9 @@ def rtmb() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script that lets SHELL complete commands and options."""
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(rtmb, {}, "rtmb", "_RTMB_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    click.echo(completion_class(rtmb, {}, "rtmb", "_RTMB_COMPLETE").source())
 
 
 def main() -> None:

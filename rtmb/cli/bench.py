@@ -1,6 +1,6 @@
 """`rtmb bench`: rates and latencies of a server, or of two side by side.
 
-`rtmb.cli.worker` makes the load, in a process of its own; here is what a person sees of it.
+`rtmb.cli.bench_worker` makes the load, in a process of its own; here is what a person sees of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rtmb.cli import worker
+from rtmb.cli import bench_worker
+from rtmb.cli.bench_worker import NUMBER, PERCENTILES, BenchPlan, BenchServer, RoundResult
 from rtmb.cli.options import (
     COUNT,
     COUNT_OR_NONE,
@@ -32,7 +33,6 @@ from rtmb.cli.options import (
     connection_options,
 )
 from rtmb.cli.runner import CommandFailed, interruptible
-from rtmb.cli.worker import NUMBER, PERCENTILES, Plan, Result, Server
 
 MOST_PAYLOADS = 64 << 20  # bytes of --payload-file
 
@@ -42,11 +42,11 @@ class Metric(msgspec.Struct, frozen=True):
 
     label: str
     key: str  # in JSON and CSV
-    value: Callable[[Result], float | None]
+    value: Callable[[RoundResult], float | None]
     lower_is_better: bool = False
 
 
-def _latency(name: str) -> Callable[[Result], float | None]:
+def _latency(name: str) -> Callable[[RoundResult], float | None]:
     return lambda result: result.latency[name] if result.latency else None
 
 
@@ -133,7 +133,7 @@ def bench(
     if any(c in queue for c in " \t\r\n"):
         raise click.BadParameter("a queue's name has no spaces", param_hint="--queue")
     targets = [target, *([Target(compare)] if compare else [])]
-    plan = Plan(
+    plan = BenchPlan(
         servers=[_server(each) for each in targets],
         publishers=pub,
         subscribers=sub,
@@ -157,7 +157,7 @@ def bench(
         _print_table(plan, names, results)
 
 
-def _server(target: Target) -> Server:
+def _server(target: Target) -> BenchServer:
     parts = urlsplit(target.url if "://" in target.url else f"nats://{target.url}")
     try:
         host, port = parts.hostname, parts.port or 4222
@@ -170,24 +170,24 @@ def _server(target: Target) -> Server:
     user = target.user or unquote(parts.username or "")
     password = target.password or unquote(parts.password or "")
     token = target.token or (user if user and not password else "")
-    found = {"user": user, "pass": password} if user and password else {"auth_token": token}
-    return Server(host, port, {key: value for key, value in found.items() if value})
+    credentials = {"user": user, "pass": password} if user and password else {"auth_token": token}
+    return BenchServer(host, port, {key: value for key, value in credentials.items() if value})
 
 
 def _payloads(path: str) -> list[bytes]:
     data = Path(path).read_bytes()
-    found = [line for line in data.splitlines() if line]
-    if not found:
+    lines = [line for line in data.splitlines() if line]
+    if not lines:
         raise click.BadParameter(f"{path} is empty", param_hint="--payload-file")
     if len(data) > MOST_PAYLOADS:
         text = f"{path} has more than {MOST_PAYLOADS >> 20} MiB"
         raise click.BadParameter(text, param_hint="--payload-file")
-    return found
+    return lines
 
 
-def _measure(plan: Plan, names: Sequence[str]) -> list[Result]:
+def _measure(plan: BenchPlan, names: Sequence[str]) -> list[RoundResult]:
     """Let the worker work, and show how far it is."""
-    results: list[Result] = []
+    results: list[RoundResult] = []
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -199,9 +199,9 @@ def _measure(plan: Plan, names: Sequence[str]) -> list[Result]:
     with _worker(plan) as events, bar:
         task = bar.add_task(names[0], total=plan.rounds * len(plan.servers))
         for event in events:
-            if isinstance(event, worker.Problem):
+            if isinstance(event, bench_worker.BenchProblem):
                 raise CommandFailed(f"{names[event.server]}: {event.text}")
-            if isinstance(event, Result):
+            if isinstance(event, RoundResult):
                 results.append(event)
                 bar.update(task, completed=len(results))
             else:
@@ -213,16 +213,18 @@ def _measure(plan: Plan, names: Sequence[str]) -> list[Result]:
 
 
 @contextmanager
-def _worker(plan: Plan) -> Iterator[Iterator[worker.Event]]:
+def _worker(plan: BenchPlan) -> Iterator[Iterator[bench_worker.Event]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "rtmb.cli.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "rtmb.cli.bench_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         process.stdin.write(msgspec.json.encode(plan))
         process.stdin.close()
-        decoder = msgspec.json.Decoder(worker.Event)
+        decoder = msgspec.json.Decoder(bench_worker.Event)
         yield (decoder.decode(line) for line in process.stdout)
     finally:
         process.kill()
@@ -232,19 +234,21 @@ def _worker(plan: Plan) -> Iterator[Iterator[worker.Event]]:
 # What comes of it
 
 
-def _values(metric: Metric, results: Sequence[Result], server: int) -> list[float]:
-    found = (metric.value(result) for result in results if result.server == server)
-    return [value for value in found if value is not None]
+def _values(metric: Metric, results: Sequence[RoundResult], server: int) -> list[float]:
+    values = (metric.value(result) for result in results if result.server == server)
+    return [value for value in values if value is not None]
 
 
-def _ratios(metric: Metric, results: Sequence[Result]) -> list[float]:
+def _ratios(metric: Metric, results: Sequence[RoundResult]) -> list[float]:
     """One a round: neighbours in time share whatever else the machine was doing."""
     pairs = zip(_values(metric, results, 0), _values(metric, results, 1), strict=False)
     return [first / second for first, second in pairs if second]
 
 
-def _report(plan: Plan, names: Sequence[str], results: Sequence[Result]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _report(
+    plan: BenchPlan, names: Sequence[str], results: Sequence[RoundResult]
+) -> dict[str, Any]:
+    report: dict[str, Any] = {
         "publishers": plan.publishers,
         "subscribers": plan.subscribers,
         "subjects": plan.subjects,
@@ -266,13 +270,13 @@ def _report(plan: Plan, names: Sequence[str], results: Sequence[Result]) -> dict
         "rounds": [_row(names, result) for result in results],
     }
     if len(names) == 2:
-        found["ratios"] = {
+        report["ratios"] = {
             metric.key: median(ratios) for metric in METRICS if (ratios := _ratios(metric, results))
         }
-    return found
+    return report
 
 
-def _row(names: Sequence[str], result: Result) -> dict[str, Any]:
+def _row(names: Sequence[str], result: RoundResult) -> dict[str, Any]:
     return {
         "server": names[result.server],
         "version": result.version,
@@ -284,7 +288,7 @@ def _row(names: Sequence[str], result: Result) -> dict[str, Any]:
     }
 
 
-def _write_csv(path: str, names: Sequence[str], results: Sequence[Result]) -> None:
+def _write_csv(path: str, names: Sequence[str], results: Sequence[RoundResult]) -> None:
     rows = [_row(names, result) for result in results]
     with Path(path).open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
@@ -292,7 +296,7 @@ def _write_csv(path: str, names: Sequence[str], results: Sequence[Result]) -> No
         writer.writerows(rows)
 
 
-def _print_table(plan: Plan, names: Sequence[str], results: Sequence[Result]) -> None:
+def _print_table(plan: BenchPlan, names: Sequence[str], results: Sequence[RoundResult]) -> None:
     payload = "payloads from a file" if plan.payloads else f"{plan.size:,} B"
     title = f"{plan.publishers} → {plan.subscribers}, {payload}"
     if plan.subjects > 1:

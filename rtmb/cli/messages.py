@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from rtmb.cli.form import plain, to_fields, to_line
-from rtmb.cli.link import Link, connected, is_rtmb
+from rtmb.cli.connection import CommandConnection, connected, is_rtmb
+from rtmb.cli.message_text import json_line, message_fields, printable
 from rtmb.cli.options import (
     COUNT,
     COUNT_OR_NONE,
@@ -39,10 +39,10 @@ def _pretty(message: Message) -> None:
     """For people: when, on what, with what, and the payload."""
     parts = [
         click.style(f"{datetime.now():%H:%M:%S.%f}"[:-3], dim=True),
-        click.style(plain(message.subject), fg="cyan", bold=True),
+        click.style(printable(message.subject), fg="cyan", bold=True),
     ]
     if message.reply is not None:
-        parts.append(click.style(f"→ {plain(message.reply)}", fg="magenta"))
+        parts.append(click.style(f"→ {printable(message.reply)}", fg="magenta"))
     _echo(parts + _header_parts(message), message)
 
 
@@ -53,14 +53,14 @@ def _answer(message: Message) -> None:
 
 def _header_parts(message: Message) -> list[str]:
     return [
-        click.style(f"{plain(name)}: {plain(value)}", fg="yellow")
+        click.style(f"{printable(name)}: {printable(value)}", fg="yellow")
         for name, values in message.headers.lists().items()
         for value in values
     ]
 
 
 def _echo(parts: list[str], message: Message) -> None:
-    text = plain(message.payload.decode("utf-8", "backslashreplace")).removesuffix("\n")
+    text = printable(message.payload.decode("utf-8", "backslashreplace")).removesuffix("\n")
     # What has lines of its own begins on one of its own.
     gap = "\n" if "\n" in text else "  "
     click.echo(gap.join(["  ".join(parts), text]) if parts else text)
@@ -72,7 +72,7 @@ def _raw(message: Message) -> None:
 
 def _json(message: Message) -> None:
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    _write(to_line({"time": now, **to_fields(message)}))
+    _write(json_line({"time": now, **message_fields(message)}))
 
 
 def _write(data: bytes) -> None:
@@ -102,10 +102,10 @@ def _payload(text: str) -> bytes:
 
 
 def _headers(pairs: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found
+        headers.setdefault(name, []).append(value)
+    return headers
 
 
 header_option = click.option(
@@ -152,19 +152,19 @@ def pub(
     total = count or (None if every else 1)
 
     async def main(reactor: Any) -> None:
-        async with connected(target, reactor, "pub", reconnect=bool(every)) as link:
+        async with connected(target, reactor, "pub", reconnect=bool(every)) as connection:
             n = 0
             while total is None or n < total:
                 n += 1
                 body = _fill(data, n) if template else data
-                link.client.publish(subject, body, reply=reply, headers=_headers(headers))
+                connection.client.publish(subject, body, reply=reply, headers=_headers(headers))
                 if every:
-                    await link.confirm()
+                    await connection.confirm()
                     if n != total:
                         await deferLater(reactor, every)
                 else:
-                    await link.make_room()
-            await link.confirm()
+                    await connection.make_room()
+            await connection.confirm()
 
     run(main)
 
@@ -237,14 +237,14 @@ def sub(
             if seen == count:
                 done.callback(0)
 
-        async with connected(target, reactor, "sub", on_complaint=fail) as link:
-            if (last or replay) and not is_rtmb(link.client):
+        async with connected(target, reactor, "sub", on_complaint=fail) as connection:
+            if (last or replay) and not is_rtmb(connection.client):
                 raise CommandFailed("--last and --replay need rtmb, and the server is another")
             for pattern in patterns:
-                link.client.subscribe(
+                connection.client.subscribe(
                     pattern, queue=queue, callback=receive, last=last, replay=replay or 0
                 )
-            await link.confirm()
+            await connection.confirm()
             tell(f"subscribed to {', '.join(patterns)}")
             if timeout:
                 late = reactor.callLater(timeout, done.callback, FAILED if count else 0)
@@ -310,13 +310,15 @@ def request(
     data = _payload(payload)
 
     async def main(reactor: Any) -> None:
-        async with connected(target, reactor, "request", reconnect=False) as link:
-            found = await _ask(link, subject, data, _headers(headers), timeout, replies, show)
-        if found < max(1, replies):
+        async with connected(target, reactor, "request", reconnect=False) as connection:
+            answered = await _ask(
+                connection, subject, data, _headers(headers), timeout, replies, show
+            )
+        if answered < max(1, replies):
             raise CommandFailed(
                 f"no answer on {subject} within {timeout:g} s"
-                if not found
-                else f"{found} of {replies} answers within {timeout:g} s"
+                if not answered
+                else f"{answered} of {replies} answers within {timeout:g} s"
             )
 
     run(main)
@@ -327,7 +329,7 @@ def _exactly(message: Message) -> None:
 
 
 async def _ask(
-    link: Link,
+    connection: CommandConnection,
     subject: str,
     payload: bytes,
     headers: dict[str, list[str]],
@@ -336,14 +338,14 @@ async def _ask(
     show: Show,
 ) -> int:
     """How many answers came, up to `replies`, each shown as it came."""
-    client: Client = link.client
+    client: Client = connection.client
     inbox = f"_INBOX.{uuid.uuid4().hex}"
     answers = client.subscribe(inbox)
     client.publish(subject, payload, reply=inbox, headers=headers)
-    await link.confirm()
+    await connection.confirm()
     end = client.reactor.seconds() + timeout
-    found = 0
-    while replies == 0 or found < replies:
+    answered = 0
+    while replies == 0 or answered < replies:
         try:
             message = await answers.next(max(0.0, end - client.reactor.seconds()))
         except Timeout:
@@ -351,5 +353,5 @@ async def _ask(
         if message.status == "503":
             raise NoResponders(f"nobody answers on {subject}")
         show(message)
-        found += 1
-    return found
+        answered += 1
+    return answered

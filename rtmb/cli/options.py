@@ -57,10 +57,10 @@ class Seconds(click.ParamType[float]):
     _units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|)", str(value))
-        if found is None or not float(found[1]):
+        match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|)", str(value))
+        if match is None or not float(match[1]):
             self.fail(f"{value!r} is no time above 0, such as 0.5, 200ms or 3m", param, ctx)
-        return float(found[1]) * self._units[found[2]]
+        return float(match[1]) * self._units[match[2]]
 
 
 class Size(click.ParamType[int]):
@@ -160,7 +160,7 @@ def connection_options(command: Decorated) -> Decorated:
 
 def _seed(path: str) -> str:
     """The seed in a file; other lines, as in a .creds file, are left out."""
-    found = re.search(r"^SU[A-Z2-7]{56}$", Path(path).read_text(errors="replace"), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^SU[A-Z2-7]{56}$", Path(path).read_text(errors="replace"), re.MULTILINE)
+    if match is None:
         raise click.BadParameter(f"{path} holds no user seed (SU…)", param_hint="--nkey")
-    return found[0]
+    return match[0]

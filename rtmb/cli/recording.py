@@ -1,8 +1,8 @@
 """`rtmb record` and `rtmb replay`.
 
 A recording is text, a JSON object a line, gzipped if its name ends in .gz. The first line tells
-what it is; each other is a message as `rtmb.cli.form` has it, with ``t``, the seconds since the
-recording began. docs/cli.md tells the whole of it.
+what it is; each other is a message as `rtmb.cli.message_text` has it, with ``t``, the seconds since
+the recording began. docs/cli.md tells the whole of it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.python.failure import Failure
 
-from rtmb.cli.form import FormError, Parts, from_line, to_fields, to_line
-from rtmb.cli.link import Link, connected
+from rtmb.cli.connection import CommandConnection, connected
+from rtmb.cli.message_text import LineError, RecordedMessage, json_line, message_fields, parse_line
 from rtmb.cli.options import COUNT, PATTERN, SECONDS, SUBJECT, Command, Target, connection_options
 from rtmb.cli.runner import CommandFailed, run, tell
 from rtmb.client import Message
@@ -46,7 +46,7 @@ class Recorder:
         self._started = clock()
         started = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         file.write(
-            to_line(
+            json_line(
                 {"rtmb": VERSION, "started": started, "server": server, "patterns": [*patterns]}
             )
         )
@@ -54,7 +54,7 @@ class Recorder:
 
     def record(self, message: Message) -> None:
         moment = round(self._clock() - self._started, 6)
-        self._file.write(to_line({"t": moment, **to_fields(message)}))
+        self._file.write(json_line({"t": moment, **message_fields(message)}))
         self.count += 1
 
 
@@ -65,14 +65,14 @@ def _created(path: str, force: bool) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     try:
-        plain = Path(path).open("wb" if force else "xb")  # noqa: SIM115
+        uncompressed = Path(path).open("wb" if force else "xb")  # noqa: SIM115
     except FileExistsError:
         raise CommandFailed(f"{path} exists; --force replaces it") from None
-    with plain:
+    with uncompressed:
         if not path.endswith(".gz"):
-            yield plain
+            yield uncompressed
             return
-        with gzip.GzipFile(fileobj=plain, mode="wb", compresslevel=5) as file:
+        with gzip.GzipFile(fileobj=uncompressed, mode="wb", compresslevel=5) as file:
             yield file  # type: ignore[misc]  # it is one in all that matters
 
 
@@ -117,7 +117,7 @@ def record(
             if not done.called:
                 done.callback(None) if result is None else done.errback(result)
 
-        async with connected(target, reactor, "record", on_complaint=end) as link:
+        async with connected(target, reactor, "record", on_complaint=end) as connection:
             with _created(output, force) as file:
                 recorder = Recorder(file, reactor.seconds, patterns, target.shown)
 
@@ -132,8 +132,8 @@ def record(
                         end()
 
                 for pattern in patterns:
-                    link.client.subscribe(pattern, callback=receive)
-                await link.confirm()
+                    connection.client.subscribe(pattern, callback=receive)
+                await connection.confirm()
                 tell(f"recording {', '.join(patterns)}")
                 flushing = LoopingCall(file.flush)
                 flushing.clock = reactor
@@ -162,13 +162,13 @@ class Speed(click.ParamType[float]):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         if value == "max":
             return float("inf")
-        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)x?", str(value))
-        if found is None or not float(found[1]):
+        match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)x?", str(value))
+        if match is None or not float(match[1]):
             self.fail(f"{value!r} is no speed such as 2x, 0.5x or max", param, ctx)
-        return float(found[1])
+        return float(match[1])
 
 
-def read(path: str) -> Iterator[Parts]:
+def read(path: str) -> Iterator[RecordedMessage]:
     """The messages of a recording, up to where it was cut off if it was."""
     count = 1
     try:
@@ -177,8 +177,8 @@ def read(path: str) -> Iterator[Parts]:
             for line in file:
                 count += 1
                 try:
-                    yield from_line(line)
-                except FormError as error:
+                    yield parse_line(line)
+                except LineError as error:
                     if line.endswith(b"\n"):
                         raise CommandFailed(f"{path}, line {count}: {error}") from None
                     tell(f"{path} is cut off in line {count}; what is before it is replayed")
@@ -232,9 +232,9 @@ def replay(
 
     async def main(reactor: Any) -> None:
         count = 0
-        async with connected(target, reactor, "replay") as link:
+        async with connected(target, reactor, "replay") as connection:
             while True:
-                played = await _play(reactor, link, file, speed, prefix, replies)
+                played = await _play(reactor, connection, file, speed, prefix, replies)
                 count += played
                 if not loop:
                     break
@@ -246,7 +246,7 @@ def replay(
 
 
 async def _play(
-    reactor: Any, link: Link, path: str, speed: float, prefix: str, replies: bool
+    reactor: Any, connection: CommandConnection, path: str, speed: float, prefix: str, replies: bool
 ) -> int:
     """Publish it once, from its first message on; how many messages that was."""
     count = 0
@@ -257,13 +257,13 @@ async def _play(
         wait = parts.time / speed - (reactor.seconds() - started)
         if wait > _TOGETHER:
             await deferLater(reactor, wait)
-        link.client.publish(
+        connection.client.publish(
             prefix + parts.subject,
             parts.payload,
             reply=parts.reply if replies else None,
             headers=parts.headers,
         )
         count += 1
-        await link.make_room()
-    await link.confirm()
+        await connection.make_room()
+    await connection.confirm()
     return count

@@ -13,7 +13,7 @@ from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
-from rtmb.cli.link import connected
+from rtmb.cli.connection import connected
 from rtmb.cli.options import COUNT, PATTERN, SECONDS, Command, Target, connection_options
 from rtmb.cli.runner import run, tell
 from rtmb.client import Client, ClientError, Message
@@ -132,15 +132,15 @@ def reply(
             working.discard(work)
             free.release()
 
-        async with connected(target, reactor, "reply") as link:
-            requests = link.client.subscribe(subject, queue=queue)
-            await link.confirm()
+        async with connected(target, reactor, "reply") as connection:
+            requests = connection.client.subscribe(subject, queue=queue)
+            await connection.confirm()
             tell(f"answering on {subject}")
             try:
                 seen = 0
                 async for message in requests:
                     await free.acquire()
-                    work = Deferred.fromCoroutine(answer(reactor, link.client, message))
+                    work = Deferred.fromCoroutine(answer(reactor, connection.client, message))
                     working.add(work)
                     work.addErrback(lambda failure: tell(str(failure.value)))
                     work.addBoth(done, work)
@@ -149,7 +149,7 @@ def reply(
                         break
                 for _ in range(workers):
                     await free.acquire()
-                await link.confirm()
+                await connection.confirm()
             finally:
                 for work in list(working):
                     work.cancel()

@@ -32,7 +32,7 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
-from rtmb.cli.form import plain
+from rtmb.cli.message_text import printable
 from rtmb.cli.options import SECONDS, Command
 from rtmb.cli.runner import NO_CONNECTION, CommandFailed, run
 from rtmb.core.subjects import OWN
@@ -52,7 +52,7 @@ class Unreachable(CommandFailed):
 
 
 @dataclass
-class Reading:
+class MonitoringReading:
     """What the monitoring said at one moment."""
 
     time: float
@@ -66,8 +66,8 @@ class Reading:
 class Frame:
     """Two readings and what lies between them."""
 
-    now: Reading
-    before: Reading | None = None
+    now: MonitoringReading
+    before: MonitoringReading | None = None
     _clients: dict[int, dict[str, Any]] = field(init=False)
     _topics: dict[str, int] = field(init=False)
 
@@ -123,13 +123,13 @@ class Monitoring:
         if api_key:
             self._headers.addRawHeader(b"X-API-Key", api_key.encode())
 
-    async def read(self) -> Reading:
+    async def read(self) -> MonitoringReading:
         server = await self._get("/varz")
         connections = await self._get("/connz?subs=1&limit=1024")
         topics = await self._get("/topicz?limit=1024", optional=True)
         if not isinstance(server, dict) or not isinstance(connections, dict):
             raise Unreachable(f"{self._url} is not the monitoring of a broker")
-        return Reading(
+        return MonitoringReading(
             self._reactor.seconds(),
             server,
             connections.get("connections") or [],
@@ -183,10 +183,11 @@ def _bytes(value: float | None) -> str:
 
 def _head(frame: Frame, url: str, trouble: str) -> RenderableType:
     server = frame.now.server
-    name = Text(plain(str(server.get("server_name", "?"))), "bold cyan")
+    name = Text(printable(str(server.get("server_name", "?"))), "bold cyan")
     name.truncate(24, overflow="ellipsis")  # nats-server's default is longer than a screen
     first = Text.assemble(
-        name, f"  {plain(str(server.get('version', '')))}  up {server.get('uptime', '?')}  {url}"
+        name,
+        f"  {printable(str(server.get('version', '')))}  up {server.get('uptime', '?')}  {url}",
     )
     slow, drops = server.get("slow_consumers", 0), server.get("drops", 0)
     second = Text.assemble(
@@ -237,11 +238,11 @@ def _connections(frame: Frame, sort: str, rows: int) -> RenderableType:
     for client in clients[:rows]:
         pending = client.get("pending_bytes", 0)
         address = f"{client.get('ip', '')}:{client.get('port', '')}"
-        name = plain(str(client.get("name") or address)).replace("\n", " ")
+        name = printable(str(client.get("name") or address)).replace("\n", " ")
         table.add_row(
             str(client["cid"]),
             Text(name),
-            plain(str(client.get("type", ""))),
+            printable(str(client.get("type", ""))),
             str(client.get("subscriptions", 0)),
             Text(_bytes(pending), "bold red" if pending else ""),
             _number(frame.client_rate(client, "in_msgs")),
@@ -257,9 +258,9 @@ def _subjects(frame: Frame, rows: int) -> RenderableType:
     topics = frame.topics()
     table = _table(f"{len(topics)} subjects", "subject", "msg/s", "messages", "subs", "last")
     for topic in topics[:rows]:
-        last = plain(str(topic.get("last", ""))).replace("\n", " ")
+        last = printable(str(topic.get("last", ""))).replace("\n", " ")
         table.add_row(
-            Text(plain(topic["name"])),
+            Text(printable(topic["name"])),
             _number(frame.topic_rate(topic)),
             _number(topic["messages"]),
             str(topic.get("subscribers", 0)),
@@ -270,12 +271,12 @@ def _subjects(frame: Frame, rows: int) -> RenderableType:
 
 def _patterns(frame: Frame, rows: int) -> RenderableType:
     """A server that does not tell its subjects tells at least what is subscribed to."""
-    found: Counter[str] = Counter()
+    subscribed: Counter[str] = Counter()
     for client in frame.now.connections:
-        found.update(client.get("subscriptions_list") or [])
-    table = _table(f"{len(found)} subjects subscribed to", "subject", "subs")
-    for subject, count in found.most_common(rows):
-        table.add_row(Text(plain(subject)), str(count))
+        subscribed.update(client.get("subscriptions_list") or [])
+    table = _table(f"{len(subscribed)} subjects subscribed to", "subject", "subs")
+    for subject, count in subscribed.most_common(rows):
+        table.add_row(Text(printable(subject)), str(count))
     return table
 
 

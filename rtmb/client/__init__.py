@@ -28,8 +28,9 @@ from rtmb.client.errors import (
     SubscriptionEnded,
     Timeout,
 )
+from rtmb.client.events import Event
 from rtmb.client.message import Headers, Message
-from rtmb.client.options import Event, Options, Stats
+from rtmb.client.options import ClientOptions, Stats
 from rtmb.client.service import ClientService
 from rtmb.client.subscription import Subscription
 
@@ -39,6 +40,7 @@ __all__ = [
     "BufferFull",
     "Client",
     "ClientError",
+    "ClientOptions",
     "ClientService",
     "ConnectionClosed",
     "ConnectionFailed",
@@ -47,7 +49,6 @@ __all__ = [
     "Headers",
     "Message",
     "NoResponders",
-    "Options",
     "PayloadTooLarge",
     "PermissionViolation",
     "RequestTimeout",

@@ -7,12 +7,15 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+
+if TYPE_CHECKING:
+    from rtmb.client.options import ClientOptions
 
 #: How to do TLS: True for the system's trusted authorities, a path for those in a PEM file, or
 #: Twisted's own options for all else, such as a client's certificate.
@@ -23,7 +26,7 @@ _SEED, _USER = 18 << 3, 20 << 3  # what nkeys begin with: S for a seed, U for a 
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """One server."""
 
     scheme: str
@@ -49,7 +52,7 @@ class Address:
         return self.scheme in ("tls", "wss")
 
 
-def parse_url(url: str, like: Address | None = None) -> Address:
+def parse_url(url: str, like: ServerAddress | None = None) -> ServerAddress:
     """An address such as ``nats://user:password@host:4222``; ``host`` or ``host:port`` will do.
 
     What it leaves out is as in `like`: servers name each other by host and port alone."""
@@ -71,7 +74,7 @@ def parse_url(url: str, like: Address | None = None) -> Address:
     path = parts.path or "/"
     if parts.query:
         path += "?" + parts.query
-    return Address(
+    return ServerAddress(
         parts.scheme,
         parts.hostname,
         port if port is not None else _PORTS[parts.scheme],
@@ -131,7 +134,13 @@ class Login:
     token: str | None = field(default=None, repr=False)
     nkey: Nkey | None = None
 
-    def fields(self, address: Address, info: Mapping[str, Any]) -> dict[str, str]:
+    @classmethod
+    def from_options(cls, options: ClientOptions) -> Login:
+        seed = options["nkey_seed"]
+        nkey = Nkey(seed) if seed else None
+        return cls(options["user"], options["password"], options["token"], nkey)
+
+    def fields(self, address: ServerAddress, info: Mapping[str, Any]) -> dict[str, str]:
         """The part of CONNECT that says who this is."""
         if address.user is not None and address.password is None:
             return {"auth_token": address.user}

@@ -1,27 +1,22 @@
-"""The client: publishing, subscribing, asking, and staying connected."""
+"""The client: publishing, subscribing, asking, and what happens when a connection comes or goes."""
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail, succeed
+from twisted.internet.defer import Deferred, DeferredList, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import LoopingCall, deferLater
-from twisted.logger import Logger, LogLevel
-from twisted.python.failure import Failure
+from twisted.internet.task import LoopingCall
 
-from rtmb.client.address import Address, Login, Nkey, parse_url
+from rtmb.client.address import Login
 from rtmb.client.confirmations import Confirmations
 from rtmb.client.connection import Connection, dial
+from rtmb.client.connector import Connector, Dial
 from rtmb.client.errors import (
-    BadSubject,
     BufferFull,
     ClientError,
     ConnectionClosed,
-    ConnectionFailed,
     Disconnected,
     PayloadTooLarge,
     PermissionViolation,
@@ -29,10 +24,18 @@ from rtmb.client.errors import (
     ServerError,
     Timeout,
 )
+from rtmb.client.events import Event, EventReporter
 from rtmb.client.message import HeadersLike, Message, header_block
-from rtmb.client.options import DEFAULTS, Event, Options, Stats
+from rtmb.client.options import ClientOptions, Stats, with_defaults
 from rtmb.client.outgoing import PIECE, Outgoing
-from rtmb.client.requests import INBOX, Requests
+from rtmb.client.publications import (
+    PublicationStarts,
+    check_subscription,
+    payload_bytes,
+    subject_bytes,
+)
+from rtmb.client.requests import Requests
+from rtmb.client.servers import ServerList
 from rtmb.client.subscription import (
     PENDING_BYTES,
     PENDING_MESSAGES,
@@ -40,17 +43,11 @@ from rtmb.client.subscription import (
     Subscription,
     with_timeout,
 )
+from rtmb.client.subscriptions import SubscriptionTable
 from rtmb.codecs import nats as wire
-from rtmb.core.subjects import is_pattern, is_subject
-
-_T = TypeVar("_T")
 
 #: What a server takes in one message, until it has said so itself.
 _MAX_PAYLOAD = 1 << 20
-#: The longest subject: a line of the protocol has 4096 bytes, and holds more than the subject.
-_MAX_SUBJECT = 1024
-#: How many subjects' ready-made beginnings of PUB are kept.
-_STARTS = 4096
 #: How long a closing connection may take to send its last bytes.
 _LINGER = 5.0
 
@@ -60,19 +57,14 @@ class Client:
 
     Use `connect` to make one that is connected. Subscriptions last across reconnects."""
 
-    log = Logger()
-
     def __init__(
         self,
         url: str = "nats://127.0.0.1:4222",
         *,
-        dial: Callable[[Client, Address], Deferred[Connection]] = dial,
-        **options: Unpack[Options],
+        dial: Dial = dial,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        for key in options:
-            if key not in DEFAULTS:
-                raise TypeError(f"a client has no option {key!r}")
-        chosen: Options = {**DEFAULTS, **options}
+        chosen = with_defaults(options)
         reactor = chosen["reactor"]
         if reactor is None:
             from twisted.internet import reactor
@@ -82,25 +74,16 @@ class Client:
         self.tls = chosen["tls"]
         self.tls_first = chosen["tls_first"]
         self.connect_timeout = chosen["connect_timeout"]
-        seed = chosen["nkey_seed"]
-        self.login = Login(
-            chosen["user"], chosen["password"], chosen["token"], Nkey(seed) if seed else None
-        )
+        self.login = Login.from_options(chosen)
         self.stats = Stats()
         #: What the server said of itself, last.
         self.server_info: Mapping[str, Any] = {}
         self._options = chosen
-        self._on_event = chosen["on_event"]
-        self._dial = dial
-        self._random = random.random
+        self._tell = EventReporter(chosen["name"], chosen["on_event"]).report
 
-        first = parse_url(url)
-        self._servers = [first, *(parse_url(other, first) for other in chosen["servers"])]
-        #: Where in the list the present or last server stands.
-        self._at = -1
+        self._servers = ServerList(url, chosen["servers"])
+        self._connector = Connector(self, self._servers, chosen, dial)
         self._connection: Connection | None = None
-        #: What connecting waits for now.
-        self._held: Deferred[Any] | None = None
         self._connected_before = False
         self._closed: ConnectionClosed | None = None
         self._closing: list[Deferred[None]] = []
@@ -109,15 +92,13 @@ class Client:
 
         self._outgoing = Outgoing(chosen["pending_limit"])
         self._scheduled = False
-        self._starts: dict[str, bytes] = {}
+        self._starts = PublicationStarts()
         self._max_payload = _MAX_PAYLOAD
         self._confirmations = Confirmations()
         self._beat = LoopingCall(self._ping)
         self._beat.clock = reactor
 
-        self._subscriptions: dict[bytes, Subscription] = {}
-        self._sids = itertools.count(1)
-        self._woken: list[Subscription] = []
+        self._subscriptions = SubscriptionTable()
         self._requests = Requests()
         self._answers: Subscription | None = None
 
@@ -146,22 +127,11 @@ class Client:
 
     def connect(self) -> Deferred[Client]:
         """Try each server once; fires with this client, or fails with `ConnectionFailed`."""
-        return Deferred.fromCoroutine(self._connect())
-
-    async def _connect(self) -> Client:
-        why = ConnectionFailed("no server")
-        for at, address in enumerate(list(self._servers)):
-            try:
-                await self._try(at, address)
-                return self
-            except ConnectionFailed as error:
-                why = error
-        self._finish(ConnectionClosed(str(why)), tell=False)
-        raise why
+        return Deferred.fromCoroutine(self._connector.once()).addCallback(lambda _: self)
 
     def start(self) -> None:
         """Begin to connect, and go on trying until it works."""
-        self._come_back(0.0)
+        self._connector.keep_trying(0.0)
 
     def when_connected(self) -> Deferred[Client]:
         """Fires when there is a connection; fails when there will be none."""
@@ -172,27 +142,6 @@ class Client:
         waiting: Deferred[Client] = Deferred()
         self._when_connected.append(waiting)
         return waiting
-
-    async def _try(self, at: int, address: Address) -> None:
-        late = ConnectionFailed(f"{address.url}: no answer within {self.connect_timeout:g} s")
-        dialing = self._dial(self, address)
-        connection = await self._hold(
-            with_timeout(dialing, self.connect_timeout, self.reactor, late)
-        )
-        self._at = at
-        self._established(connection)
-
-    async def _hold(self, waiting: Deferred[_T]) -> _T:
-        """Wait for something, unless the client is closed meanwhile."""
-        self._held = waiting
-        try:
-            return await waiting
-        except CancelledError:
-            if self._closed is not None:
-                raise self._closed from None
-            raise
-        finally:
-            self._held = None
 
     def _established(self, connection: Connection) -> None:
         if self._closed is not None:
@@ -205,14 +154,14 @@ class Client:
         again = self._connected_before
         self._connected_before = True
         if self._subscriptions:
-            outgoing.say(b"".join(s.announce() for s in self._subscriptions.values()), first=True)
+            outgoing.say(self._subscriptions.announce(), first=True)
         for waiting in self._confirmations.connected():
             self._send_ping(waiting)
         outgoing.flush()
         self._beat.start(self._options["ping_interval"], now=False)
         if again:
             self.stats.reconnects += 1
-        self._tell("reconnected" if again else "connected", url=connection.address.url)
+        self._tell(Event("reconnected" if again else "connected", url=connection.address.url))
         waiting_for_it, self._when_connected = self._when_connected, []
         for one in waiting_for_it:
             one.callback(self)
@@ -224,18 +173,9 @@ class Client:
         limit = info.get("max_payload")
         self._max_payload = limit if isinstance(limit, int) and limit > 0 else _MAX_PAYLOAD
         if self._connection is not None:
-            here = self._connection.address
-            urls = info.get("ws_connect_urls" if here.websocket else "connect_urls") or ()
-            known = {(a.host, a.port) for a in self._servers}
-            for url in urls:
-                try:
-                    found = parse_url(str(url), here)
-                except ValueError:
-                    continue
-                if (found.host, found.port) not in known:
-                    self._servers.append(found)
+            self._servers.learn(info, self._connection.address)
         if leaving and self._connection is not None:
-            self._tell("lame_duck", url=self._connection.address.url)
+            self._tell(Event("lame_duck", url=self._connection.address.url))
 
     # Losing the connection
 
@@ -252,46 +192,11 @@ class Client:
             self._gone()
             return
         error = why if isinstance(why, Exception) else None
-        self._tell("disconnected", url=connection.address.url, error=error)
+        self._tell(Event("disconnected", url=connection.address.url, error=error))
         if not self._options["reconnect"] or self._options["max_reconnects"] == 0:
             self._finish(ConnectionClosed(f"the connection to {connection.address.url} was lost"))
         elif self._closed is None:
-            self._come_back(self._options["reconnect_wait"])
-
-    def _come_back(self, wait: float) -> None:
-        trying = Deferred.fromCoroutine(self._keep_trying(wait))
-        trying.addErrback(lambda failure: failure.trap(ConnectionClosed) and None)
-        trying.addErrback(self._broke)
-
-    def _broke(self, failure: Failure) -> None:
-        self.log.failure("cannot reconnect", failure)
-        if self._closed is None:
-            self._finish(ConnectionClosed(failure.getErrorMessage()))
-
-    async def _keep_trying(self, wait: float) -> None:
-        """Go through the servers, the next one first, again and again."""
-        most = self._options["max_reconnects"]
-        attempts = 0
-        while self._closed is None:
-            if wait:
-                pause = wait * (1 - self._random() / 2)
-                await self._hold(deferLater(self.reactor, pause))
-            wait = min(
-                wait * 2 or self._options["reconnect_wait"], self._options["reconnect_wait_max"]
-            )
-            count = len(self._servers)
-            for at in [(self._at + 1 + i) % count for i in range(count)]:
-                attempts += 1
-                try:
-                    await self._try(at, self._servers[at])
-                    return
-                except ConnectionFailed as error:
-                    self._tell("error", error=error)
-                    if 0 <= most <= attempts and self._closed is None:
-                        why = f"gave up after {attempts} attempts: {error}"
-                        self._finish(ConnectionClosed(why))
-                if self._closed is not None:
-                    return
+            self._connector.keep_trying(self._options["reconnect_wait"])
 
     # Closing
 
@@ -309,7 +214,7 @@ class Client:
         """Close when all that was received has been read and all that was published has arrived."""
         if self._closed is not None or (self._connection is None and not self._outgoing.size):
             return self.close()
-        ends = [s.drain(timeout) for s in list(self._subscriptions.values())]
+        ends = [s.drain(timeout) for s in self._subscriptions.all()]
         waiting: Deferred[Any] = DeferredList(ends, consumeErrors=True)
         waiting.addCallback(lambda _: self._confirm(timeout))
         return waiting.addBoth(lambda _: self.close())
@@ -317,9 +222,8 @@ class Client:
     def _finish(self, why: ConnectionClosed, *, asked: bool = False, tell: bool = True) -> None:
         """No more connections, because someone `asked` for it or because it cannot be helped."""
         self._closed = why
-        if self._held is not None:
-            self._held.cancel()
-        for subscription in list(self._subscriptions.values()):
+        self._connector.cancel()
+        for subscription in self._subscriptions.all():
             self._forget(subscription)
             subscription.end(None if asked else why)
         self._requests.fail(why)
@@ -335,7 +239,7 @@ class Client:
             connection.transport.loseConnection()
             self._linger = self.reactor.callLater(_LINGER, connection.abort)
         if tell:
-            self._tell("closed", error=None if asked else why)
+            self._tell(Event("closed", error=None if asked else why))
         if connection is None:
             self._gone()
 
@@ -367,19 +271,19 @@ class Client:
         they arrived. While there is no connection they wait, within `pending_limit`."""
         if self._closed is not None:
             raise self._closed
-        start = self._starts.get(subject) or self._start(subject)
-        if isinstance(payload, str):
-            payload = payload.encode()
+        start = self._starts[subject]
+        if type(payload) is not bytes:
+            payload = payload_bytes(payload)
         size = len(payload)
         if headers:
             block = header_block(headers)
-            answer = wire.to_wire(_checked(reply)) if reply is not None else None
+            answer = subject_bytes(reply) if reply is not None else None
             data = wire.hpub(start[4:-1], answer, block, payload)
             size += len(block)
         elif reply is None:
             data = b"%b%d\r\n%b\r\n" % (start, size, payload)
         else:
-            data = b"%b%b %d\r\n%b\r\n" % (start, wire.to_wire(_checked(reply)), size, payload)
+            data = b"%b%b %d\r\n%b\r\n" % (start, subject_bytes(reply), size, payload)
         if size > self._max_payload:
             raise PayloadTooLarge(f"{size} bytes: the server takes {self._max_payload}")
         outgoing = self._outgoing
@@ -394,15 +298,6 @@ class Client:
             outgoing.flush()
         elif not self._scheduled:
             self._schedule()
-
-    def _start(self, subject: str) -> bytes:
-        """The beginning of PUB for a subject that was not used lately."""
-        start = wire.pub_start(wire.to_wire(_checked(subject)))
-        if not subject.startswith(INBOX):  # those do not come twice
-            if len(self._starts) >= _STARTS:
-                self._starts.clear()
-            self._starts[subject] = start
-        return start
 
     def _say(self, data: bytes) -> None:
         """Tell the server something, if there is one: with the next it is told anew."""
@@ -458,9 +353,6 @@ class Client:
         self._confirmations.sent(self._outgoing.total, waiting)
         self._say(wire.PING)
 
-    def _pong(self) -> None:
-        self._confirmations.pong()
-
     def _ping(self) -> None:
         """Called every `ping_interval`."""
         connection, confirmations = self._connection, self._confirmations
@@ -492,44 +384,26 @@ class Client:
         message of each subject comes first; with `replay`, the last so many (rtmb only). See
         `Subscription` for `callback` and what may be pending."""
         self._check_open()
-        if not is_pattern(subject) or not _fits(subject):
-            raise BadSubject(f"cannot subscribe to {_short(subject)}")
-        if queue is not None and not (is_pattern(queue) and _fits(queue)):
-            raise BadSubject(f"not a queue's name: {_short(queue)}")
-        if last and replay:
-            raise ValueError("last and replay do not go together: a replay holds the last")
-        if replay < 0 or pending_messages < 1 or pending_bytes < 1:
-            raise ValueError("replay may not be below 0, nor the pending limits below 1")
-        sid = b"%d" % next(self._sids)
+        check_subscription(subject, queue)
         subscription = Subscription(
             self,
             subject,
             queue,
             callback,
-            sid,
             last=last,
             replay=replay,
             pending_messages=pending_messages,
             pending_bytes=pending_bytes,
         )
-        self._subscriptions[sid] = subscription
+        self._subscriptions.add(subscription)
         if self._connection is not None:
             self._say(subscription.announce())
         return subscription
 
     def _forget(self, subscription: Subscription) -> None:
-        self._subscriptions.pop(subscription.sid, None)
+        self._subscriptions.remove(subscription)
         if self._connection is not None:
             self._connection.forget_lines()
-
-    def _wake(self, subscription: Subscription) -> None:
-        """Its readers should have a look once all that came has been read."""
-        self._woken.append(subscription)
-
-    def _read(self) -> None:
-        """All that came has been dealt with."""
-        while self._woken:
-            self._woken.pop(0).wake()
 
     # Asking
 
@@ -548,7 +422,7 @@ class Client:
             if self._answers is None:
                 self._answers = self.subscribe(requests.inbox + "*", callback=requests.answered)
             self.publish(subject, payload, reply=reply, headers=headers)
-        except (ClientError, ValueError) as error:
+        except (ClientError, ValueError, TypeError) as error:
             requests.discard(reply)
             return fail(error)
         late = RequestTimeout(f"no answer on {subject} within {timeout:g} s")
@@ -561,54 +435,16 @@ class Client:
         self.stats.errors += 1
         permission = said.lower().startswith("permissions violation")
         error = PermissionViolation(said) if permission else ServerError(said)
-        self._tell("error", error=error)
+        self._tell(Event("error", error=error))
         if permission and said.lower().startswith("permissions violation for subscription"):
-            subject = said.partition('"')[2].partition('"')[0]
-            for subscription in list(self._subscriptions.values()):
-                if subject in (subscription.subject, subscription.asked):
-                    self._forget(subscription)
-                    subscription.end(error)
+            for subscription in self._subscriptions.asking_for(said.partition('"')[2]):
+                self._forget(subscription)
+                subscription.end(error)
         return error
 
-    def _tell(
-        self,
-        name: str,
-        *,
-        url: str = "",
-        error: Exception | None = None,
-        subject: str = "",
-        dropped: int = 0,
-    ) -> None:
-        event = Event(name, url, error, subject, dropped)
-        worrying = name in ("disconnected", "slow_reader", "error")
-        level = LogLevel.warn if worrying else LogLevel.info
-        self.log.emit(level, "{client}{event}", client=_label(self.name), event=event)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            self.log.failure("on_event failed")
 
-
-def _label(name: str) -> str:
-    return f"{name}: " if name else ""
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:80] + "…")
-
-
-def _fits(text: str) -> bool:
-    return len(wire.to_wire(text)) <= _MAX_SUBJECT
-
-
-def _checked(subject: str) -> str:
-    if not is_subject(subject) or not _fits(subject):
-        raise BadSubject(f"cannot publish to {_short(subject)}")
-    return subject
-
-
-def connect(url: str = "nats://127.0.0.1:4222", **options: Unpack[Options]) -> Deferred[Client]:
+def connect(
+    url: str = "nats://127.0.0.1:4222", **options: Unpack[ClientOptions]
+) -> Deferred[Client]:
     """A connected client. Fails with `ConnectionFailed` when no server lets it in."""
     return Client(url, **options).connect()

@@ -55,8 +55,8 @@ class Confirmations:
 
     def in_doubt(self) -> bool:
         """Whether something that was published may be missing and nobody was told: once."""
-        found, self._in_doubt = self._in_doubt, False
-        return found
+        in_doubt, self._in_doubt = self._in_doubt, False
+        return in_doubt
 
     def fail(self, why: ConnectionClosed) -> None:
         """There will be no more connections."""

@@ -11,10 +11,11 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.tcp import Connection as TCPConnection
 from twisted.python.failure import Failure
 
 from rtmb import __version__
-from rtmb.client.address import Address, tls_options
+from rtmb.client.address import ServerAddress, tls_options
 from rtmb.client.errors import AuthenticationFailed, ConnectionFailed, ServerError
 from rtmb.client.message import Message
 from rtmb.client.subscription import Subscription
@@ -51,7 +52,7 @@ class Connection(Protocol):
 
     transport: Any
 
-    def __init__(self, client: Client, address: Address) -> None:
+    def __init__(self, client: Client, address: ServerAddress) -> None:
         self.client = client
         self.address = address
         self.info: dict[str, Any] = {}
@@ -70,11 +71,9 @@ class Connection(Protocol):
 
     def connectionMade(self) -> None:
         transport = self.transport
-        if hasattr(transport, "bufferSize"):
+        if isinstance(transport, TCPConnection):  # and not a WebSocket, or a test
             transport.bufferSize = READ_SIZE
-        if hasattr(transport, "setTcpNoDelay"):
             transport.setTcpNoDelay(True)
-        if hasattr(transport, "setTcpKeepAlive"):
             transport.setTcpKeepAlive(True)
         if self.client.tls_first and not self.address.websocket:
             self._start_tls()
@@ -177,7 +176,7 @@ class Connection(Protocol):
             end = self._walk(data)
             if end < len(data):
                 self._rest.append(data[end:])
-            self.client._read()
+            self.client._subscriptions.all_read()
         except ProtocolError as error:
             self._refuse(f"the server broke the protocol: {error.text}")
             return
@@ -234,7 +233,7 @@ class Connection(Protocol):
             self._control(operation, arguments)
             return None
         subject, reply, header_size, size, sid = publication
-        found = _Line(
+        known = _Line(
             self.client._subscriptions.get(sid),
             wire.from_wire(subject),
             wire.from_wire(reply) if reply is not None else None,
@@ -244,8 +243,8 @@ class Connection(Protocol):
         if reply is None:  # those with a reply do not come twice
             if len(self._lines) >= _LINES:
                 self._lines.clear()
-            self._lines[line] = found
-        return found
+            self._lines[line] = known
+        return known
 
     def _control(self, operation: bytes, arguments: bytes) -> None:
         client = self.client
@@ -256,7 +255,7 @@ class Connection(Protocol):
                 ready, self.ready = self.ready, None
                 ready.callback(self)
             else:
-                client._pong()
+                client._confirmations.pong()
         elif operation == b"INFO":
             first = not self.info
             self.info = wire.parse_json_object(arguments)
@@ -288,7 +287,7 @@ def _explain(error: BaseException | None) -> str:
     return text or type(inner).__name__
 
 
-def dial(client: Client, address: Address) -> Deferred[Connection]:
+def dial(client: Client, address: ServerAddress) -> Deferred[Connection]:
     """Connect to a server; fires when it has let the client in."""
     connection = Connection(client, address)
     dialing: Deferred[Any]

@@ -1,4 +1,4 @@
-"""What a client can be told, and what it tells: options, events, counters."""
+"""What a client can be told, and what it counts."""
 
 from __future__ import annotations
 
@@ -7,31 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from rtmb.client.address import Tls
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened to a client; `str` is a line for people.
-
-    The names: `connected`, `disconnected`, `reconnected`, `closed`, `lame_duck` (the server is
-    about to stop), `slow_reader` (a subscription's reader is too slow, messages were dropped) and
-    `error` (the server complained, or could not be reached)."""
-
-    name: str
-    url: str = ""
-    error: Exception | None = None
-    subject: str = ""
-    dropped: int = 0
-
-    def __str__(self) -> str:
-        text = self.name.replace("_", " ")
-        if self.subject:
-            text += f" on {self.subject}: {self.dropped} messages dropped"
-        if self.url:
-            text += f": {self.url}"
-        if self.error is not None:
-            text += f": {self.error}"
-        return text
+from rtmb.client.events import Event
 
 
 @dataclass
@@ -49,7 +25,7 @@ class Stats:
     errors: int = 0
 
 
-class Options(TypedDict, total=False):
+class ClientOptions(TypedDict, total=False):
     """What `connect`, `Client` and `ClientService` take besides a URL."""
 
     #: More servers to go to when the first cannot be reached.
@@ -88,7 +64,7 @@ class Options(TypedDict, total=False):
     reactor: Any
 
 
-DEFAULTS: Options = {
+DEFAULTS: ClientOptions = {
     "servers": (),
     "name": "",
     "user": None,
@@ -111,3 +87,11 @@ DEFAULTS: Options = {
     "on_event": None,
     "reactor": None,
 }
+
+
+def with_defaults(options: ClientOptions) -> ClientOptions:
+    """All options, those given and the others."""
+    for key in options:
+        if key not in DEFAULTS:
+            raise TypeError(f"a client has no option {key!r}")
+    return {**DEFAULTS, **options}

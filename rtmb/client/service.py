@@ -8,7 +8,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from rtmb.client.client import Client
-from rtmb.client.options import Options
+from rtmb.client.options import ClientOptions
 
 
 class ClientService(Service):
@@ -18,7 +18,9 @@ class ClientService(Service):
     #: Seconds that stopping may take while messages wait to be read or sent.
     drain_timeout = 5.0
 
-    def __init__(self, url: str = "nats://127.0.0.1:4222", **options: Unpack[Options]) -> None:
+    def __init__(
+        self, url: str = "nats://127.0.0.1:4222", **options: Unpack[ClientOptions]
+    ) -> None:
         self._url, self._settings = url, options
         self.client = Client(url, **options)
 

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rtmb.client.errors import SubscriptionEnded, Timeout
+from rtmb.client.events import Event
 from rtmb.client.message import Message
 from rtmb.codecs import nats as wire
 
@@ -46,17 +47,21 @@ class Subscription:
         subject: str,
         queue: str | None,
         callback: Callback | None,
-        sid: bytes,
         *,
         last: bool = False,
         replay: int = 0,
         pending_messages: int = PENDING_MESSAGES,
         pending_bytes: int = PENDING_BYTES,
     ) -> None:
+        if last and replay:
+            raise ValueError("last and replay do not go together: a replay holds the last")
+        if replay < 0 or pending_messages < 1 or pending_bytes < 1:
+            raise ValueError("replay may not be below 0, nor the pending limits below 1")
         self.client = client
         self.subject = subject
         self.queue = queue
-        self.sid = sid
+        #: Its number on the wire.
+        self.sid = b""
         #: Messages received, dropped ones included.
         self.received = 0
         #: Messages that the reader was too slow for.
@@ -119,7 +124,7 @@ class Subscription:
     def _keep(self, message: Message) -> None:
         waiting = self._waiting
         if not waiting and self._readers:
-            self.client._wake(self)
+            self.client._subscriptions.wake(self)
         waiting.append(message)
         self._bytes += len(message.payload) + _MESSAGE_COST
         if len(waiting) > self._limit or self._bytes > self._limit_bytes:
@@ -133,7 +138,7 @@ class Subscription:
             self.client.stats.dropped += 1
         if not self._slow and self.dropped:
             self._slow = True
-            self.client._tell("slow_reader", subject=self.subject, dropped=self.dropped)
+            self.client._tell(Event("slow_reader", subject=self.subject, dropped=self.dropped))
 
     def _take(self) -> Message:
         message = self._waiting.popleft()

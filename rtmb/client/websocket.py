@@ -11,7 +11,7 @@ from twisted.web.iweb import IPolicyForHTTPS
 from twisted.web.websocket import ConnectionRejected, WebSocketClientEndpoint
 from zope.interface import implementer
 
-from rtmb.client.address import Address, Tls, tls_options
+from rtmb.client.address import ServerAddress, Tls, tls_options
 from rtmb.client.errors import ConnectionFailed
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Trust:
         return options
 
 
-async def open_websocket(client: Client, address: Address, connection: Connection) -> None:
+async def open_websocket(client: Client, address: ServerAddress, connection: Connection) -> None:
     host = f"[{address.host}]" if ":" in address.host else address.host
     url = f"{address.scheme}://{host}:{address.port}{address.path}"
     endpoint = WebSocketClientEndpoint.new(

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rtmb.core.routing import from_raw as from_wire  # noqa: F401
+from rtmb.core.routing import to_raw as to_wire  # noqa: F401
+
 CRLF = b"\r\n"
 
 PING = b"PING\r\n"
@@ -187,15 +190,6 @@ def err(text: str) -> bytes:
     # Clients look for one line between single quotes.
     clean = " ".join(text.replace("'", '"').split())
     return b"-ERR '" + clean.encode("utf-8", "replace") + b"'\r\n"
-
-
-def to_wire(text: str) -> bytes:
-    """A subject as bytes; what was no UTF-8 on the way in is the same bytes on the way out."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def from_wire(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def msg_start(subject: bytes, sid: bytes) -> bytes:

@@ -1,75 +1,86 @@
 """What is remembered of each subject: its newest messages, within one budget of bytes.
 
-Every subject that was published on has a `Topic`, kept in the order of last use. Keeping a message
-is one `deque.append`; how much memory they hold together is worked out only now and then (`audit`),
-from an estimate that never lies on the low side.
+A subject that was published on has a `Topic`, which is also its route. All topics stand in the
+order of last use. What they hold is counted exactly as it comes and goes; over the budget the topic
+unused for longest forgets its messages, oldest first, and then goes: as many as make room for what
+has just come, so nobody waits for more than that.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from array import array
 from collections.abc import Iterator
 
-from rtmb.codecs.nats import from_wire
+from rtmb.core import raw
 from rtmb.core.message import Message
+from rtmb.core.publication import Publication
+from rtmb.core.routing import Route
+from rtmb.core.subjects import from_raw, to_raw
 
-#: A kept message as the text door's bulk walk leaves it: the bytes from the reply or the size to
-#: the end, ``[reply ]size\r\npayload\r\n``. Taking it so costs one slice, which goes to the
-#: subscribers as well (benchmark: 1,000 subjects).
-Tail = bytes
-
-#: What a kept message costs beyond its payload (objects, slots), rounded up.
-MESSAGE_COST = 200
-#: What a topic costs beyond its messages: itself, its deque, its names, its cached route.
-TOPIC_COST = 2_000
-#: After an audit that had to evict, this share of the budget is free: the next one is a while off.
-_FREED = 0.1
+#: What a kept payload costs beyond its bytes, and a kept `Message`.
+PAYLOAD_COST = 56
+MESSAGE_COST = 320
+#: What a topic costs beyond its messages: itself, its places in the tables, its name.
+TOPIC_COST = 400
+#: A topic that stands nowhere in the order of use.
+_NOWHERE = -1
 
 
-class Topic:
-    """One subject: its newest messages and its counters."""
+class Topic(Route):
+    """One subject: its route, its newest messages and its counters."""
 
-    __slots__ = ("bytes", "created", "held", "messages", "name", "ring", "times")
+    __slots__ = ("bytes", "created", "first", "held", "messages", "place", "ring")
 
-    def __init__(self, name: str, depth: int) -> None:
-        self.name = name
-        self.ring: deque[Tail | Message] = deque(maxlen=depth)
-        #: When each of them came. Beside the ring and not in it: a pair for each message would be
-        #: an object more to make, to find again when it is old and cold, and to collect.
-        self.times: deque[float] = deque(maxlen=depth)
+    def __init__(self, subject: bytes, share: int) -> None:
+        super().__init__(subject, share)
+        #: Messages and times in turn: what was kept, when it came, …; `first` is the oldest. What
+        #: is kept is the payload alone if that is all there is to a message, or else a `Message`.
+        self.ring: list[bytes | Message | float | None] | None = None
+        self.first = 0
+        #: How often it was published on, and how many bytes.
         self.messages = 0
         self.bytes = 0
         #: Made on request: it stays, with or without messages and subscribers, until deleted.
         self.created = False
-        #: The memory it held at the last audit that looked at it.
+        #: The memory that its messages take.
         self.held = 0
+        #: Where it stands in the history's order of use.
+        self.place = _NOWHERE
+
+    @property
+    def name(self) -> str:
+        return from_raw(self.subject)
+
+    @property
+    def kept(self) -> int:
+        """How many messages are kept."""
+        return len(self.ring) // 2 if self.ring is not None else 0
+
+    @property
+    def times(self) -> list[float]:
+        """When they came, oldest first."""
+        ring, first = self.ring or [], self.first
+        return [*ring[first + 1 :: 2], *ring[1:first:2]]  # type: ignore[list-item]
 
     def newest(self, count: int) -> list[Message]:
         """Up to `count` of the newest messages, oldest first."""
-        ring, times = self.ring, self.times
-        start = max(0, len(ring) - count)
-        return [self._message(ring[i], times[i]) for i in range(start, len(ring))]
+        ring = self.ring
+        if ring is None:
+            return []
+        there = len(ring) // 2
+        count = min(count, there)
+        found = []
+        for i in range(there - count, there):
+            at = (self.first + 2 * i) % len(ring)
+            found.append(self._message(ring[at], ring[at + 1]))
+        return found
 
-    def keep(self, message: Message) -> None:
-        self.ring.append(message)
-        self.times.append(message.time)
-
-    def drop_oldest(self) -> int:
-        """Forget one message; returns the memory that it took."""
-        self.times.popleft()
-        return MESSAGE_COST + len(self.ring.popleft())
-
-    def cost(self) -> int:
-        """The memory that it takes, on the generous side."""
-        return TOPIC_COST + MESSAGE_COST * len(self.ring) + sum(map(len, self.ring))
-
-    def _message(self, entry: Tail | Message, when: float) -> Message:
+    def _message(self, entry: object, when: object) -> Message:
         if isinstance(entry, Message):
             return entry
-        line, _, rest = entry.partition(b"\r\n")
-        fields = line.split()
-        reply = from_wire(fields[0]) if len(fields) == 2 else None
-        return Message(self.name, rest[:-2], reply=reply, time=when, door="nats")
+        assert isinstance(entry, bytes)
+        assert isinstance(when, float)
+        return Message(self.name, entry, time=when)
 
 
 class History:
@@ -78,74 +89,167 @@ class History:
     def __init__(self, depth: int, budget: int) -> None:
         self.depth = depth
         self.budget = budget
-        self._topics: OrderedDict[str, Topic] = OrderedDict()
-        self._used: dict[Topic, None] = {}
-        #: The memory held, as of the last audit.
+        self.topics: dict[bytes, Topic] = {}
+        #: The memory held.
         self.held = 0
-        self._slack = budget
+        #: The order of use: each topic has a place, and each place knows the next one used before
+        #: and after it. Place 0 is the seam: after it comes the longest unused, before it the last.
+        self._at: list[Topic | None] = [None]
+        self._before = array("i", [0])
+        self._after = array("i", [0])
+        self._free: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._topics)
+        return len(self.topics)
 
     def __iter__(self) -> Iterator[Topic]:
-        return iter(self._topics.values())
+        """Every topic, the longest unused first."""
+        place = raw.int_at(self._after, 0)
+        while place:
+            topic = self._at[place]
+            assert topic is not None
+            yield topic
+            place = raw.int_at(self._after, place)
 
     def get(self, name: str) -> Topic | None:
-        return self._topics.get(name)
+        return self.topics.get(to_raw(name))
 
-    def topic(self, name: str) -> Topic:
-        """The topic of that name, made if there is none."""
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = Topic(name, self.depth)
-            self._used[topic] = None
-            self._slack -= TOPIC_COST
-        return topic
+    def add(self, topic: Topic) -> None:
+        """Remember a subject that is not there yet."""
+        if self._free:
+            place = self._free.pop()
+            self._at[place] = topic
+        else:
+            place = len(self._at)
+            self._at.append(topic)
+            self._before.append(0)
+            self._after.append(0)
+        topic.place = place
+        self.topics[topic.subject] = topic
+        self._put_last(place)
+        self.held += TOPIC_COST + len(topic.subject)
+        if self.held > self.budget:
+            self._make_room()
 
-    def remove(self, name: str) -> bool:
-        topic = self._topics.pop(name, None)
-        if topic is None:
-            return False
-        self._used.pop(topic, None)
-        self.held -= topic.held
-        return True
+    def remove(self, topic: Topic) -> None:
+        place = topic.place
+        if place < 0:
+            return
+        self._take_out(place)
+        self._at[place] = None
+        self._free.append(place)
+        topic.place = _NOWHERE
+        self.held -= topic.held + TOPIC_COST + len(topic.subject)
+        topic.held = 0
+        topic.ring = None
+        topic.first = 0
+        del self.topics[topic.subject]
 
     def used(self, topic: Topic) -> None:
-        """Say that messages were kept in `topic` since the last audit."""
-        if topic.name in self._topics:
-            self._used[topic] = None
-            self._topics.move_to_end(topic.name)
+        """Say that a topic is used now."""
+        place = topic.place
+        if place > 0 and raw.int_at(self._after, place) != 0:
+            self._take_out(place)
+            self._put_last(place)
 
-    def charge(self, size: int) -> bool:
-        """Say that messages of at most `size` bytes, costs included, were kept.
+    def keep(self, topic: Topic, publication: Publication) -> None:
+        """Keep a message."""
+        entry: bytes | Message
+        if publication.plain():
+            entry = publication.payload()
+            cost = PAYLOAD_COST + len(entry)
+        else:
+            entry = publication.message()
+            cost = MESSAGE_COST + publication.size
+        self._keep(topic, entry, publication.time, cost)
 
-        True when it is time for an `audit`."""
-        self._slack -= size
-        return self._slack < 0
+    def remember(self, message: Message) -> None:
+        """Keep a message that does not come through the hub, on whatever topic."""
+        publication = Publication(message.time, message.door)
+        publication.place_message(message)
+        topic = self.topics.get(publication.subject)
+        if topic is None:
+            topic = Topic(publication.subject, 0)
+            self.add(topic)
+        topic.messages += 1
+        topic.bytes += message.size
+        if self.depth > 0:
+            self.keep(topic, publication)
 
-    def audit(self) -> list[str]:
-        """Work out what is held and forget topics until it fits; returns the forgotten names."""
-        for topic in self._used:
-            now = topic.cost()
-            self.held += now - topic.held
-            topic.held = now
-        self._used.clear()
-        gone: list[str] = []
+    def _keep(self, topic: Topic, entry: bytes | Message, time: object, cost: int) -> None:
+        ring = topic.ring
+        if ring is None:
+            topic.ring = [entry, time]  # type: ignore[list-item]
+        elif len(ring) < 2 * self.depth:
+            ring.append(entry)
+            ring.append(time)  # type: ignore[arg-type]
+        else:
+            first = topic.first
+            cost -= _cost(ring[first])
+            ring[first] = entry
+            ring[first + 1] = time  # type: ignore[assignment]
+            first += 2
+            topic.first = 0 if first == len(ring) else first
+        topic.held += cost
+        self.held += cost
+        self.used(topic)
         if self.held > self.budget:
-            goal = int(self.budget * (1 - _FREED))
-            for topic in list(self._topics.values()):
-                if self.held <= goal:
-                    break
-                self._shrink(topic, goal, last=len(self._topics) == 1)
-                if not topic.ring and not topic.created:
-                    self.remove(topic.name)
-                    gone.append(topic.name)
-        self._slack = self.budget - self.held
-        return gone
+            self._make_room()
 
-    def _shrink(self, topic: Topic, goal: int, *, last: bool) -> None:
-        """Empty a topic; of the last one standing, keep what fits."""
-        while topic.ring and not (last and self.held <= goal):
-            freed = topic.drop_oldest()
-            topic.held -= freed
-            self.held -= freed
+    def _make_room(self) -> None:
+        """Forget what was not used for longest, as much as is too much. The topic that was used
+        last keeps its newest message, whatever that costs: it has just come."""
+        place = raw.int_at(self._after, 0)
+        while place and self.held > self.budget:
+            after = raw.int_at(self._after, place)
+            topic = self._at[place]
+            assert topic is not None
+            self._shrink(topic, 1 if after == 0 else 0)
+            if topic.ring is None and not topic.created and after:
+                self.remove(topic)
+            place = after
+
+    def _shrink(self, topic: Topic, least: int) -> None:
+        """Forget messages of one topic, oldest first, until there is room or but `least` are
+        left."""
+        ring = topic.ring
+        if ring is None:
+            return
+        first = topic.first
+        dropped = 0
+        there = len(ring) // 2
+        # An eighth at least, as what is left is put in order.
+        while there - dropped > least and (self.held > self.budget or dropped * 8 < there):
+            cost = _cost(ring[first])
+            ring[first] = ring[first + 1] = None
+            self.held -= cost
+            topic.held -= cost
+            dropped += 1
+            first = (first + 2) % len(ring)
+        if dropped == there:
+            topic.ring = None
+            topic.first = 0
+        elif dropped:
+            # A shorter ring in order, so that it takes no more than it holds.
+            topic.ring = [x for x in ring[first:] + ring[:first] if x is not None]
+            topic.first = 0
+
+    def _take_out(self, place: int) -> None:
+        before = raw.int_at(self._before, place)
+        after = raw.int_at(self._after, place)
+        raw.set_int(self._after, before, after)
+        raw.set_int(self._before, after, before)
+
+    def _put_last(self, place: int) -> None:
+        last = raw.int_at(self._before, 0)
+        raw.set_int(self._after, last, place)
+        raw.set_int(self._before, place, last)
+        raw.set_int(self._after, place, 0)
+        raw.set_int(self._before, 0, place)
+
+
+def _cost(entry: object) -> int:
+    if isinstance(entry, bytes):
+        return PAYLOAD_COST + len(entry)
+    assert isinstance(entry, Message)
+    return MESSAGE_COST + entry.size

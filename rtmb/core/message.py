@@ -120,6 +120,16 @@ class Message:
         return self._size
 
     @property
+    def plain(self) -> bool:
+        """Whether there is nothing to it but its payload."""
+        return (
+            self._form is None
+            and self.reply is None
+            and self.headers is None
+            and type(self) is Message
+        )
+
+    @property
     def payload(self) -> bytes:
         return self._payload or b""
 

@@ -1,140 +1,158 @@
-"""Who receives what: subscriptions, the trie of their patterns, queue groups, and routes."""
+"""Who receives what: subscriptions, the patterns they are for, queue groups, and routes.
+
+Subscriptions hang at their pattern, an `Interest`; a `Route` of a subject is the interests that
+match it. So a subscription that comes to a pattern which is there already, or goes, touches no
+route, and a route holds no subscription. Only a new pattern, or a new queue group at one, changes
+routes: then a number goes up, the generation of the first token's share of all subjects, and a
+route that was made in another generation is made anew when it is next used. No change ever walks
+through routes.
+"""
 
 from __future__ import annotations
 
-import itertools
-import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rtmb.core.subjects import OWN, has_wildcard, matches
+from rtmb.core import raw
+from rtmb.core.publication import Publication
+from rtmb.core.subjects import OWN, from_raw, hears, matches, to_raw
 
 if TYPE_CHECKING:
+    from rtmb.core.counters import Counters
     from rtmb.interfaces import ISubscriber
 
-#: How many subjects' routes are kept ready. A route costs a few hundred bytes, so this is some
-#: megabytes at most; nats-server keeps 1,024, but a miss costs Python more than it costs Go.
-ROUTE_CACHE = 16_384
+#: Subjects fall into so many shares by their first token.
+SHARES = 1024
+#: A route made in no generation: it is to be made.
+STALE = -1
+
+_OWN = ord(OWN)
+
+
+class Outlet:
+    """How a door's client takes publications without a `Message` made of each: the way of doors
+    that pass bytes on. It stands beside its subscriber and counts for it."""
+
+    __slots__ = ("stalled",)
+
+    def __init__(self) -> None:
+        #: True while the client is behind: queue groups pass it over.
+        self.stalled = False
+
+    def take(self, subscription: Subscription, publication: Publication) -> None:
+        """What `ISubscriber.deliver` does."""
+        raise NotImplementedError
 
 
 class Subscription:
     """One subscriber's interest in one pattern."""
 
-    __slots__ = ("delivered", "deny", "key", "maximum", "pattern", "queue", "subscriber")
+    __slots__ = ("at", "counters", "delivered", "deny", "key", "limit", "outlet", "raw",
+                 "raw_queue", "subscriber")  # fmt: skip
 
     def __init__(
         self,
         subscriber: ISubscriber,
-        pattern: str,
-        queue: str | None = None,
+        pattern: str | bytes,
+        queue: str | bytes | None = None,
         key: bytes = b"",
         deny: tuple[str, ...] = (),
+        outlet: Outlet | None = None,
     ) -> None:
         self.subscriber = subscriber
-        self.pattern = pattern
-        self.queue = queue
+        self.counters: Counters = subscriber.counters
+        self.outlet = outlet
+        self.raw = pattern if isinstance(pattern, bytes) else to_raw(pattern)
+        self.raw_queue = to_raw(queue) if isinstance(queue, str) else queue
         #: The subscriber's own name for this: the sid of the text door.
         self.key = key
         #: Patterns that `pattern` overlaps and that this subscriber may not see.
         self.deny = deny
-        #: Messages delivered. The text door's bulk walk adds to `Route.hits` instead;
-        #: `Hub.settle` brings the two together.
         self.delivered = 0
-        #: Ends by itself when `delivered` reaches this.
-        self.maximum: int | None = None
+        #: It ends by itself when so many were delivered; below 0: it does not.
+        self.limit = -1
+        #: Where it stands among those of its pattern; below 0: nowhere.
+        self.at = -1
+
+    @property
+    def pattern(self) -> str:
+        return from_raw(self.raw)
+
+    @property
+    def queue(self) -> str | None:
+        return None if self.raw_queue is None else from_raw(self.raw_queue)
+
+    @property
+    def maximum(self) -> int | None:
+        """It ends by itself when `delivered` reaches this."""
+        return self.limit if self.limit >= 0 else None
+
+    def hides(self, subject: bytes) -> bool:
+        """Whether its subscriber may not see this subject."""
+        if not self.deny:
+            return False
+        name = from_raw(subject)
+        return any(matches(hidden, name) for hidden in self.deny)
 
     def __repr__(self) -> str:
-        queue = f" queue {self.queue}" if self.queue else ""
-        return f"<Subscription {self.pattern}{queue} of {self.subscriber.name}>"
+        queue = f" queue {self.queue}" if self.raw_queue else ""
+        return f"<Subscription {self.pattern}{queue} of {self.subscriber}>"
 
 
-class QueueGroup:
-    """The members of one queue group for one subject, served in turn."""
+class Group:
+    """The members of a queue group at one pattern, served in turn."""
 
     __slots__ = ("members", "name", "turn")
 
-    def __init__(self, name: str, members: tuple[Subscription, ...], turn: int = 0) -> None:
+    def __init__(self, name: bytes) -> None:
         self.name = name
-        self.members = members
-        self.turn = turn
-
-    def next(self, without: ISubscriber | None = None) -> Subscription | None:
-        """Whose turn it is, passing over the stalled, unless all are, and `without`."""
-        members = self.members
-        n = len(members)
-        fallback: Subscription | None = None
-        for step in range(n):
-            at = (self.turn + step) % n
-            member = members[at]
-            if member.subscriber is without:
-                continue
-            if not member.subscriber.stalled:
-                self.turn = at + 1
-                return member
-            fallback = fallback or member
-        self.turn += 1
-        return fallback
+        self.members: list[Subscription] = []
+        self.turn = 0
 
 
-class Share:
-    """What one member of a queue group got of a route since `Hub.settle` last looked."""
+class Interest:
+    """A pattern that someone has subscribed to."""
 
-    __slots__ = ("bytes", "hits", "subscription")
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-        self.hits = self.bytes = 0
-
-
-class Route:
-    """Who receives one subject. Never changed once made, but for its counters: when subscriptions
-    change it is dropped whole (`live` becomes False) and another is made."""
-
-    __slots__ = ("bulk", "bytes", "groups", "hits", "live", "plain", "plan", "shares", "subject")
-
-    def __init__(
-        self, subject: str, plain: tuple[Subscription, ...], groups: tuple[QueueGroup, ...]
-    ) -> None:
-        self.subject = subject
-        self.plain = plain
-        self.groups = groups
-        self.live = True
-        #: What the text door's bulk walk has prepared for this route; see `rtmb.doors.nats.walk`.
-        self.plan: object = None
-        #: The subscriptions that the bulk walk serves without counting each message, and the
-        #: messages and bytes that each of them got since `Hub.settle` last looked.
-        self.bulk: tuple[Subscription, ...] = ()
-        self.hits = self.bytes = 0
-        #: The same for members of queue groups, who do not all get the same.
-        self.shares: tuple[Share, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.plain or self.groups)
-
-
-class _Node:
-    """One token of the trie. The wildcards stand beside the children, not among them."""
-
-    __slots__ = ("children", "entries", "rest", "star")
+    __slots__ = ("groups", "plain")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] | None = None
-        self.star: _Node | None = None
-        self.rest: _Node | None = None
-        self.entries: dict[Subscription, None] | None = None
+        self.plain: list[Subscription] | None = None
+        self.groups: dict[bytes, Group] | None = None
 
-    def child(self, token: str) -> _Node | None:
-        if token == "*":
+    def empty(self) -> bool:
+        return not self.plain and not self.groups
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        yield from self.plain or ()
+        for group in (self.groups or {}).values():
+            yield from group.members
+
+
+class Node(Interest):
+    """A token in the tree of patterns that have wildcards. The wildcards stand beside the other
+    children, not among them."""
+
+    __slots__ = ("children", "rest", "star")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.children: dict[bytes, Node] | None = None
+        self.star: Node | None = None
+        self.rest: Node | None = None
+
+    def child(self, token: bytes) -> Node | None:
+        if token == b"*":
             return self.star
-        if token == ">":
+        if token == b">":
             return self.rest
-        return self.children.get(token) if self.children else None
+        return self.children.get(token) if self.children is not None else None
 
-    def grow(self, token: str) -> _Node:
-        node = _Node()
-        if token == "*":
+    def grow(self, token: bytes) -> Node:
+        node = Node()
+        if token == b"*":
             self.star = node
-        elif token == ">":
+        elif token == b">":
             self.rest = node
         else:
             if self.children is None:
@@ -142,139 +160,251 @@ class _Node:
             self.children[token] = node
         return node
 
-    def cut(self, token: str) -> None:
-        if token == "*":
+    def cut(self, token: bytes) -> None:
+        if token == b"*":
             self.star = None
-        elif token == ">":
+        elif token == b">":
             self.rest = None
         elif self.children is not None:
             del self.children[token]
             if not self.children:
                 self.children = None
 
-    @property
-    def empty(self) -> bool:
-        return not (self.children or self.star or self.rest or self.entries)
+    def unused(self) -> bool:
+        return self.empty() and self.children is None and self.star is None and self.rest is None
 
 
-class SubjectTrie:
-    """All subscriptions, and the routes of the subjects that were asked for lately.
+class Route:
+    """Who receives one subject, as of one generation."""
 
-    A change to a literal pattern touches one cached route. A change to a wildcard looks through
-    the cached subjects that share its first token, so that clients coming and going with
-    ``_INBOX.<id>.*`` leave the routes of everyone else alone.
-    """
+    __slots__ = ("deals", "interests", "journaled", "made", "others", "share", "subject")
 
-    def __init__(
-        self, dropped: Callable[[Route], None] | None = None, cache: int = ROUTE_CACHE
-    ) -> None:
-        self._root = _Node()
-        self._dropped = dropped
-        self._limit = cache
-        self._cached: dict[str, dict[str, Route]] = {}
-        self._cached_count = 0
+    def __init__(self, subject: bytes, share: int) -> None:
+        self.subject = subject
+        #: Which share of all subjects this one falls into.
+        self.share = share
+        #: The generation in which this was made.
+        self.made = STALE
+        self.interests: tuple[Interest, ...] = ()
+        #: The queue groups. Those of one name at several patterns are one: they deal together.
+        self.deals: tuple[tuple[Group, ...], ...] | None = None
+        #: Subscriptions that other indexes found; see `Routing.others`.
+        self.others: tuple[Subscription, ...] | None = None
+        #: Whether the journal keeps this subject.
+        self.journaled = False
+
+    def subscriptions(self) -> Iterator[Subscription]:
+        """Everyone who could receive this subject."""
+        for interest in self.interests:
+            for subscription in interest.subscriptions():
+                if not subscription.hides(self.subject):
+                    yield subscription
+        yield from self.others or ()
+
+
+class Routing:
+    """All subscriptions by pattern, and how routes are made of them."""
+
+    def __init__(self, routes: dict[bytes, Route] | None = None) -> None:
+        #: Routes that somebody keeps, by subject: who subscribes to just one subject makes its
+        #: route stale.
+        self._routes: dict[bytes, Route] = {} if routes is None else routes
+        self._literals: dict[bytes, Interest] = {}
+        self._root = Node()
+        self._wild = 0
         self._count = 0
-        #: Other indexes than this trie: each says which of its subscriptions get a subject. When
+        self._generation = 0
+        self._generations = array("q", bytes(8 * SHARES))
+        #: Above 0 while someone goes through lists of subscriptions: they are copied then before
+        #: they are changed.
+        self.passing = 0
+        #: Other indexes than this one: each says which of its subscriptions get a subject. When
         #: one changes its mind, it calls `invalidate`.
         self.others: list[Callable[[str], Iterable[Subscription]]] = []
-        #: Whose turn is first in a new route's groups. It moves on, so that routes remade often,
-        #: or never kept, do not all begin with the same member.
-        self._turn = 0
+        #: Called with a subject to know whether the journal keeps it.
+        self.journals: Callable[[str], bool] | None = None
 
     def __len__(self) -> int:
         """How many subscriptions there are."""
         return self._count
 
+    def __iter__(self) -> Iterator[Subscription]:
+        """Every subscription, in no particular order."""
+        for interest in list(self._literals.values()):
+            yield from interest.subscriptions()
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            yield from node.subscriptions()
+            stack.extend(n for n in (node.star, node.rest) if n is not None)
+            stack.extend((node.children or {}).values())
+
     # Changing
 
-    def add(self, subscription: Subscription) -> None:
-        node = self._root
-        for token in subscription.pattern.split("."):
-            children = node.children
-            below = children.get(token) if children is not None else None
-            node = below or node.child(token) or node.grow(token)
-        if node.entries is None:
-            node.entries = {}
-        node.entries[subscription] = None
+    def add(self, subscription: Subscription, wildcard: bool) -> None:
+        """Begin to deliver to a subscription; `wildcard` says what its pattern is."""
+        pattern = subscription.raw
+        interest: Interest | None
+        if wildcard:
+            node = self._root
+            for token in pattern.split(b"."):
+                below = node.child(token)
+                node = node.grow(token) if below is None else below
+            interest = node
+            self._wild += 1
+        else:
+            interest = self._literals.get(pattern)
+            if interest is None:
+                interest = self._literals[pattern] = Interest()
+        new = interest.plain is None and interest.groups is None
+        queue = subscription.raw_queue
+        if queue is None:
+            if interest.plain is None:
+                interest.plain = [subscription]
+                subscription.at = 0
+            else:
+                if self.passing:
+                    interest.plain = interest.plain.copy()
+                subscription.at = len(interest.plain)
+                interest.plain.append(subscription)
+        else:
+            if interest.groups is None:
+                interest.groups = {}
+            group = interest.groups.get(queue)
+            if group is None:
+                group = interest.groups[queue] = Group(queue)
+                new = True
+            elif self.passing:
+                group.members = group.members.copy()
+            subscription.at = len(group.members)
+            group.members.append(subscription)
         self._count += 1
-        self.invalidate(subscription.pattern)
+        if new:
+            self._changed(pattern, wildcard)
 
     def remove(self, subscription: Subscription) -> bool:
         """Take a subscription out; False when it was not there."""
-        path: list[tuple[_Node, str]] = []
-        node: _Node | None = self._root
-        for token in subscription.pattern.split("."):
-            assert node is not None
-            path.append((node, token))
-            node = node.child(token)
-            if node is None:
-                return False
-        assert node is not None
-        if not node.entries or subscription not in node.entries:
+        if subscription.at < 0:
             return False
-        del node.entries[subscription]
-        if not node.entries:
-            node.entries = None
-        for parent, token in reversed(path):
-            here = parent.child(token)
-            if here is None or not here.empty:
-                break
-            parent.cut(token)
+        pattern = subscription.raw
+        wildcard = raw.kind_of(pattern, 0, len(pattern)) == raw.WILDCARD
+        path: list[Node] = []
+        interest: Interest
+        if wildcard:
+            node = self._root
+            for token in pattern.split(b"."):
+                path.append(node)
+                below = node.child(token)
+                assert below is not None
+                node = below
+            interest = node
+            self._wild -= 1
+        else:
+            interest = self._literals[pattern]
+        queue = subscription.raw_queue
+        if queue is None:
+            assert interest.plain is not None
+            if self.passing:
+                interest.plain = interest.plain.copy()
+            _take_out(interest.plain, subscription)
+        else:
+            assert interest.groups is not None
+            group = interest.groups[queue]
+            if self.passing:
+                group.members = group.members.copy()
+            _take_out(group.members, subscription)
+            if not group.members:
+                del interest.groups[queue]
         self._count -= 1
-        self.invalidate(subscription.pattern)
+        if interest.empty():
+            # Routes may still hold it, and find nobody there.
+            interest.plain = None
+            interest.groups = None
+            if wildcard:
+                self._prune(path, pattern)
+            else:
+                del self._literals[pattern]
         return True
 
-    # Asking
+    def _prune(self, path: list[Node], pattern: bytes) -> None:
+        tokens = pattern.split(b".")
+        for i in range(len(tokens) - 1, -1, -1):
+            below = path[i].child(tokens[i])
+            if below is None or not below.unused():
+                break
+            path[i].cut(tokens[i])
 
-    def route(self, subject: str) -> Route:
-        """Who receives `subject`, from the cache where it can be."""
-        route = self.ready(subject)
-        if route is not None:
-            return route
-        route = self.search(subject)
-        if self._limit <= 0:
-            return route
-        if self._cached_count >= self._limit:
-            self.invalidate(">")
-        self._cached.setdefault(subject.partition(".")[0], {})[subject] = route
-        self._cached_count += 1
+    # Generations
+
+    def _changed(self, pattern: bytes, wildcard: bool) -> None:
+        """Other routes than before for what `pattern` matches."""
+        if not wildcard:
+            route = self._routes.get(pattern)
+            if route is not None:
+                route.made = STALE
+            return
+        first = pattern.partition(b".")[0]
+        if first == b"*" or first == b">":
+            self._generation += 1
+        else:
+            self._generations[hash(first) & (SHARES - 1)] += 1
+
+    def invalidate(self, pattern: str) -> None:
+        """Make the routes anew of what `pattern` matches: another index has changed its mind."""
+        given = to_raw(pattern)
+        self._changed(given, raw.kind_of(given, 0, len(given)) == raw.WILDCARD)
+
+    def share_of(self, subject: bytes) -> int:
+        return hash(subject.partition(b".")[0]) & (SHARES - 1)
+
+    def generation_of(self, share: int) -> int:
+        return self._generation + raw.long_at(self._generations, share)
+
+    # Making routes
+
+    def search(self, subject: bytes) -> Route:
+        """A route that is not kept."""
+        route = Route(subject, self.share_of(subject))
+        self.make(route)
         return route
 
-    def ready(self, subject: str) -> Route | None:
-        """The route of `subject` if it is in the cache."""
-        bucket = self._cached.get(subject.partition(".")[0])
-        return bucket.get(subject) if bucket is not None else None
+    def make(self, route: Route) -> None:
+        """Find who receives a subject now."""
+        subject = route.subject
+        interests: list[Interest] = []
+        literal = self._literals.get(subject)
+        if literal is not None:
+            interests.append(literal)
+        if self._wild:
+            self._find(subject, interests)
+        route.interests = tuple(interests)
+        route.deals = None
+        for interest in interests:
+            if interest.groups:
+                route.deals = _deals(interests)
+                break
+        route.others = None
+        if self.others or self.journals is not None:
+            self._ask_others(route)
+        route.made = self._generation + raw.long_at(self._generations, route.share)
 
-    def search(self, subject: str) -> Route:
-        """Who receives `subject`, worked out anew and not kept."""
-        plain: list[Subscription] = []
-        grouped: dict[str, list[Subscription]] = {}
-        found = self._found(subject.split("."))
-        for entries in itertools.chain(found, (other(subject) for other in self.others)):
-            for subscription in entries:
-                if subscription.deny and any(matches(d, subject) for d in subscription.deny):
-                    continue
-                if subscription.queue is None:
-                    plain.append(subscription)
-                else:
-                    grouped.setdefault(subscription.queue, []).append(subscription)
-        groups = tuple(
-            QueueGroup(name, tuple(members), self._turn) for name, members in grouped.items()
-        )
-        if groups:
-            self._turn += 1
-        return Route(subject, tuple(plain), groups)
+    def _ask_others(self, route: Route) -> None:
+        name = from_raw(route.subject)
+        if self.others:
+            route.others = tuple(s for other in self.others for s in other(name)) or None
+        if self.journals is not None:
+            route.journaled = self.journals(name)
 
-    def _found(self, tokens: list[str]) -> Iterator[dict[Subscription, None]]:
-        # The set of nodes reached level by level: at most 2^depth, and no more than the trie has.
+    def _find(self, subject: bytes, found: list[Interest]) -> None:
+        # The set of nodes reached level by level: at most 2^depth, and no more than there are.
         level = [self._root]
-        own = tokens[0][:1] == OWN
-        for token in tokens:
-            below: list[_Node] = []
+        own = subject[0] == _OWN
+        for token in subject.split(b"."):
+            below: list[Node] = []
             for node in level:
                 if not own:
-                    if node.rest is not None and node.rest.entries:
-                        yield node.rest.entries
+                    if node.rest is not None:
+                        found.append(node.rest)
                     if node.star is not None:
                         below.append(node.star)
                 if node.children is not None:
@@ -283,49 +413,58 @@ class SubjectTrie:
                         below.append(child)
             if not below:
                 return
-            level, own = below, False
+            level = below
+            own = False
         for node in level:
-            if node.entries:
-                yield node.entries
+            if node.plain is not None or node.groups is not None:
+                found.append(node)
 
-    def __iter__(self) -> Iterator[Subscription]:
-        """Every subscription, in no particular order."""
-        stack = [self._root]
-        while stack:
-            node = stack.pop()
-            yield from node.entries or ()
-            stack.extend(n for n in (node.star, node.rest) if n is not None)
-            stack.extend((node.children or {}).values())
+    def matching(self, pattern: str) -> Iterator[Subscription]:
+        """Every subscription whose own pattern is heard by `pattern`."""
+        return (s for s in self if hears(pattern, s.pattern))
 
-    # The cache
 
-    def cached(self) -> Iterator[Route]:
-        """The routes that are kept ready."""
-        for bucket in self._cached.values():
-            yield from bucket.values()
+def _take_out(listed: list[Subscription], subscription: Subscription) -> None:
+    last = listed.pop()
+    if last is not subscription:
+        listed[subscription.at] = last
+        last.at = subscription.at
+    subscription.at = -1
 
-    def invalidate(self, pattern: str) -> None:
-        """Drop the cached routes of every subject that `pattern` matches."""
-        first = pattern.partition(".")[0]
-        if not has_wildcard(pattern):
-            if pattern in self._cached.get(first, ()):
-                self._drop(first, (pattern,))
-        elif first in ("*", ">"):
-            for key, bucket in list(self._cached.items()):
-                self._drop(key, [s for s in bucket if matches(pattern, s)])
-        elif first in self._cached:
-            # The literal part before the first wildcard sorts most subjects out cheaply.
-            literal = re.split(r"(?<=\.)[*>](?=\.|$)", pattern, maxsplit=1)[0]
-            bucket = self._cached[first]
-            self._drop(first, [s for s in bucket if s.startswith(literal) and matches(pattern, s)])
 
-    def _drop(self, first: str, subjects: Iterable[str]) -> None:
-        bucket = self._cached[first]
-        for subject in subjects:
-            route = bucket.pop(subject)
-            route.live = False
-            self._cached_count -= 1
-            if self._dropped is not None:
-                self._dropped(route)
-        if not bucket:
-            del self._cached[first]
+def _deals(interests: list[Interest]) -> tuple[tuple[Group, ...], ...]:
+    by_name: dict[bytes, list[Group]] = {}
+    for interest in interests:
+        if interest.groups is not None:
+            for name, group in interest.groups.items():
+                by_name.setdefault(name, []).append(group)
+    return tuple(tuple(groups) for groups in by_name.values())
+
+
+def choose(
+    deal: tuple[Group, ...], mute: ISubscriber | None, subject: bytes
+) -> Subscription | None:
+    """Whose turn it is in a queue group: the stalled are passed over, unless all are, and `mute`
+    and those who may not see the subject always."""
+    first = deal[0]
+    fallback: Subscription | None = None
+    total = 0
+    for group in deal:
+        total += len(group.members)
+    for step in range(total):
+        at = (first.turn + step) % total
+        for group in deal:
+            if at < len(group.members):
+                break
+            at -= len(group.members)
+        member = group.members[at]
+        if (mute is not None and member.subscriber is mute) or member.hides(subject):
+            continue
+        outlet = member.outlet
+        if not (member.subscriber.stalled if outlet is None else outlet.stalled):
+            first.turn = (first.turn + step + 1) % total
+            return member
+        if fallback is None:
+            fallback = member
+    first.turn += 1
+    return fallback

@@ -92,3 +92,12 @@ def split_past(pattern: str) -> tuple[str, int]:
     if asked is None:
         return pattern, 0
     return asked["pattern"], int(asked["count"] or 1)
+
+
+def to_raw(text: str) -> bytes:
+    """A subject as bytes; what was no UTF-8 on the way in is the same bytes on the way out."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def from_raw(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

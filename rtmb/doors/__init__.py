@@ -9,7 +9,7 @@ from twisted.plugin import getPlugins
 
 from rtmb.doors.http.site import HttpDoor
 from rtmb.doors.msgpack.service import MsgpackDoor
-from rtmb.doors.nats.protocol import NatsDoor
+from rtmb.doors.nats.service import NatsDoor
 from rtmb.interfaces import IDoor
 
 #: The doors that rtmb brings.

@@ -1,8 +1,8 @@
 """What is on its way out to one client: collected during a batch, sent once, bounded.
 
-During a batch messages are appended to `Outbox.batch`. `flush` joins them and, when nothing waits
-before them, sends them straight on the socket (benchmarks: 1→1, latency); what the socket does not
-take waits here. The transport gets it piece by piece, as a pull producer gives it.
+During a batch messages are collected in `Outbox.batch`. When nothing waits before them, `flush`
+sends them from there straight on the socket (benchmarks: 1→1, latency); what that does not take is
+copied and waits here. The transport gets it piece by piece, as a pull producer gives it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any
 from twisted.internet.interfaces import IPullProducer
 from twisted.internet.tcp import Connection
 from zope.interface import implementer
+
+from rtmb.core.batch import Batch, Piece
+from rtmb.core.routing import Outlet
 
 #: The most that the transport is handed at once, and that one `send` is asked to take.
 PIECE = 256 * 1024
@@ -27,6 +30,8 @@ LOW_WATER = 512 * 1024
 PAUSE_PRICE = 64 * 1024
 #: What one waiting piece costs beyond its bytes.
 _PIECE_COST = 64
+#: The most pieces that one call of the system takes.
+_VECTOR = 512
 #: Pieces smaller than this are put together while they wait: thousands of them would leave as much
 #: memory again unusable between them (benchmark: slow consumer).
 _SMALL = 64 * 1024
@@ -38,7 +43,7 @@ class Outbox:
 
     __slots__ = (
         "_closing", "_direct", "_earned", "_handed", "_high", "_producing", "_queue", "_queued",
-        "_transport", "allowance", "batch", "closed", "drained", "limit", "overflowed",
+        "_transport", "allowance", "batch", "closed", "drained", "limit", "outlet", "overflowed",
     )  # fmt: skip
 
     def __init__(self, transport: Any, limit: int, overflowed: Callable[[bytes], None]) -> None:
@@ -52,9 +57,10 @@ class Outbox:
         self.overflowed = overflowed
         #: Called each time the waiting bytes fall below the low-water mark.
         self.drained: Callable[[], None] | None = None
-        #: What this batch has collected so far. The list stays the same one for good: the bulk
-        #: walk's plans hold on to it.
-        self.batch: list[bytes] = []
+        #: Told whether the client is behind, where the hub asks that and not the client.
+        self.outlet: Outlet | None = None
+        #: What this batch has collected so far. It stays the same one for good.
+        self.batch = Batch()
         #: Bytes beyond `limit` that may wait because they are history that was asked for.
         self.allowance = 0
         self._queue: deque[bytes | bytearray] = deque()
@@ -98,44 +104,62 @@ class Outbox:
         batch = self.batch
         if not batch:
             return
-        data = batch[0] if len(batch) == 1 else b"".join(batch)
-        batch.clear()
+        pieces = batch.take()
         if self.closed or self._closing:
+            batch.clear()
             return
         if self._producing:
-            self._enqueue(data)
-        elif self._direct:
-            sent = self._send(data)
-            if sent < len(data):
-                self._enqueue(data[sent:] if sent else data)
-                self._produce()
+            self._enqueue_all(pieces)
         else:
-            self._enqueue(data)
-            self._produce()
+            rest = self._send_all(pieces) if self._direct else pieces
+            if rest:
+                self._enqueue_all(rest)
+                self._produce()
+        batch.clear()
 
-    def _send(self, data: bytes) -> int:
-        """Send straight on the socket; how many bytes it took."""
-        sent = 0
-        while sent < len(data):
-            took = self._transport.writeSomeData(data if not sent else memoryview(data)[sent:])
-            if not isinstance(took, int):  # the connection is lost; the reactor will say so
-                self.closed = True
-                return len(data)
-            sent += took
-            if took < PIECE:
-                break
-        return sent
+    def _send_all(self, pieces: list[Piece]) -> list[Piece]:
+        """Send straight on the socket; returns what it did not take."""
+        while pieces:
+            asked = pieces[:_VECTOR]
+            sent = self._send(asked)
+            for i, piece in enumerate(asked):
+                if sent < len(piece):
+                    rest = pieces[i:]
+                    rest[0] = memoryview(piece)[sent:] if sent else piece
+                    return rest
+                sent -= len(piece)
+            pieces = pieces[_VECTOR:]
+        return []
 
-    def _enqueue(self, data: bytes) -> None:
+    def _send(self, pieces: list[Piece]) -> int:
+        """Ask the socket once; how many bytes it took."""
+        try:
+            if len(pieces) == 1:
+                return int(self._transport.socket.send(pieces[0]))
+            return int(self._transport.socket.sendmsg(pieces))
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:  # the connection is lost; the reactor will say so
+            self.closed = True
+            return sum(map(len, pieces))
+
+    def _enqueue_all(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self._enqueue(piece)
+        if self.outlet is not None:
+            self.outlet.stalled = self._queued > self._high
+
+    def _enqueue(self, data: Piece) -> None:
         queue, small = self._queue, len(data) < _SMALL
         if small and queue and isinstance(queue[-1], bytearray) and len(queue[-1]) < PIECE:
             queue[-1] += data
             self._queued += len(data)
         else:
-            queue.append(bytearray(data) if small and queue else data)
+            # What lies in a room is copied: the room is used again.
+            queue.append(bytearray(data) if small and queue else bytes(data))
             self._queued += len(data) + _PIECE_COST
         if self._queued + self._handed > self.limit + self.allowance:
-            self.overflowed(data)
+            self.overflowed(bytes(data))
 
     def _produce(self) -> None:
         if not self._producing and self._queue and not self.closed:
@@ -150,13 +174,15 @@ class Outbox:
         queue = self._queue
         while queue:
             piece = self._take()
-            sent = self._send(piece) if self._direct else 0
-            self._earned += sent
-            if sent < len(piece):
-                rest = piece[sent:] if sent else piece
-                self._handed = len(rest)
-                self._transport.write(rest)
+            rest = self._send_all([piece]) if self._direct else [piece]
+            left = sum(map(len, rest))
+            self._earned += len(piece) - left
+            if rest:
+                self._handed = left
+                self._transport.write(bytes(rest[0]))
                 break
+        if self.outlet is not None:
+            self.outlet.stalled = self._queued > self._high
         if self._queued < LOW_WATER and self.drained is not None:
             self.drained()
         if not queue and not self._handed:

@@ -226,15 +226,15 @@ class Roster(Generic[S]):
         for session in list(self.sessions.values()):
             session.tick(now)
 
-    def still(self, user: User | None) -> User | None:
+    def recheck(self, user: User | None) -> User | None:
         """Who someone, let in earlier, is now; None: nobody any more."""
-        return self.authenticator.still(user)
+        return self.authenticator.recheck(user)
 
     def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
         """Take new users, permissions and limits, and hold every client to them."""
         self.settings, self.authenticator = settings, authenticator
         for session in list(self.sessions.values()):
-            session.reloaded(self.still(session.user))
+            session.reloaded(self.recheck(session.user))
 
     # Ending
 

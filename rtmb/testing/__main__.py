@@ -20,7 +20,7 @@ from rtmb.testing.inside import broker_settings
 reactor: Any = _reactor
 
 
-class Leash(Protocol):
+class StandardInput(Protocol):
     """Who started this process holds the other end: when it lets go, the broker ends."""
 
     def connectionLost(self, reason: Failure | None = None) -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     reactor.addSystemEventTrigger("before", "shutdown", broker.stopService)
     ports = {s.name: s.port for s in broker if isinstance(getattr(s, "port", None), int)}
     print(json.dumps({"nats": broker.port, "host": broker.settings.interface, **ports}), flush=True)
-    StandardIO(Leash())
+    StandardIO(StandardInput())
     reactor.run()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from twisted.internet.defer import Deferred
 
 from rtmb.broker import Broker
-from rtmb.client import Client, Options, connect
+from rtmb.client import Client, ClientOptions, connect
 from rtmb.config import Settings, checked, read_table
 
 #: A test has no say in which ports are free.
@@ -33,7 +33,7 @@ class BrokerMixin:
         broker.startService()
         return broker
 
-    def connect_client(self, broker: Broker, **options: Unpack[Options]) -> Deferred[Client]:
+    def connect_client(self, broker: Broker, **options: Unpack[ClientOptions]) -> Deferred[Client]:
         """A client of that broker, closed before the broker stops."""
 
         def connected(client: Client) -> Client:

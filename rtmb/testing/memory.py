@@ -10,11 +10,11 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from rtmb.broker import Broker
-from rtmb.client import Client, ConnectionFailed, Options
-from rtmb.client.address import Address
+from rtmb.client import Client, ClientOptions, ConnectionFailed
+from rtmb.client.address import ServerAddress
 from rtmb.client.connection import Connection
 from rtmb.config import Settings
-from rtmb.doors.nats.protocol import NatsService
+from rtmb.doors.nats.service import NatsService
 
 
 class MemoryTransport(StringTransport):
@@ -51,7 +51,7 @@ class MemoryTransport(StringTransport):
             self.protocol.connectionLost(Failure(why))
 
 
-class _Link:
+class _MemoryConnection:
     """The two ends of a connection."""
 
     def __init__(self, client: Connection, server: Any) -> None:
@@ -99,9 +99,9 @@ class MemoryBroker:
         self.hub = self.broker.hub
         #: Whether new connections find the broker; see `lose_connections`.
         self.reachable = True
-        self._links: list[_Link] = []
+        self._links: list[_MemoryConnection] = []
 
-    def connect(self, **options: Unpack[Options]) -> Client:
+    def connect(self, **options: Unpack[ClientOptions]) -> Client:
         """A client that is connected."""
         client = self.client(**options)
         results: list[object] = []
@@ -112,17 +112,17 @@ class MemoryBroker:
             result.raiseException()
         return client
 
-    def client(self, **options: Unpack[Options]) -> Client:
+    def client(self, **options: Unpack[ClientOptions]) -> Client:
         """A client that is not connected yet."""
         options.setdefault("reactor", self.clock)
         return Client("nats://memory:4222", dial=self._dial, **options)
 
-    def _dial(self, client: Client, address: Address) -> Deferred[Connection]:
+    def _dial(self, client: Client, address: ServerAddress) -> Deferred[Connection]:
         if not self.reachable:
             return fail(ConnectionFailed(f"{address.url}: not reachable"))
         connection = Connection(client, address)
         ready = connection.ready = Deferred(lambda _: connection.abort())
-        self._links.append(_Link(connection, self.factory.buildProtocol(None)))
+        self._links.append(_MemoryConnection(connection, self.factory.buildProtocol(None)))
         return ready
 
     def advance(self, seconds: float = 0.0) -> None:

@@ -24,10 +24,10 @@ _PACKAGES = Path(rtmb.__file__).resolve().parent.parent
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This environment without RTMB_ variables, with the rtmb of this process in it."""
-    found = {k: v for k, v in os.environ.items() if not k.startswith("RTMB_")}
-    paths = [str(_PACKAGES), *filter(None, [found.get("PYTHONPATH")])]
-    found["PYTHONPATH"] = os.pathsep.join(paths)
-    return found | dict(extra or {})
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("RTMB_")}
+    paths = [str(_PACKAGES), *filter(None, [variables.get("PYTHONPATH")])]
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
+    return variables | dict(extra or {})
 
 
 class Tail:
@@ -62,18 +62,18 @@ class Tail:
     def expect(self, pattern: bytes, start: int = 0, timeout: float = PATIENCE) -> re.Match[bytes]:
         """Wait for a regular expression, from `start` on."""
         wanted = re.compile(pattern)
-        found: re.Match[bytes] | None = None
+        match: re.Match[bytes] | None = None
 
         def there() -> bool:
-            nonlocal found
-            found = wanted.search(self._data, start)
-            return found is not None or self._ended
+            nonlocal match
+            match = wanted.search(self._data, start)
+            return match is not None or self._ended
 
         with self._news:
             self._news.wait_for(there, timeout)
-        if found is None:
+        if match is None:
             raise AssertionError(f"no {pattern!r} in {self._data[start:]!r}")
-        return found
+        return match
 
     def join(self) -> None:
         self._thread.join(PATIENCE)
@@ -173,11 +173,11 @@ class BrokerProcess(ServerProcess):
     def __init__(self, **settings: Any) -> None:
         said = json.dumps(settings).encode() + b"\n"
         super().__init__([sys.executable, "-m", "rtmb.testing"], said=said)
-        found = self.expect_log(r'(?m)^(\{"nats": .*\})$|^rtmb: (.*)$')
-        if found[2] is not None:
+        match = self.expect_log(r'(?m)^(\{"nats": .*\})$|^rtmb: (.*)$')
+        if match[2] is not None:
             self.stop()
-            raise ValueError(found[2].decode())
-        ports = json.loads(found[1])
+            raise ValueError(match[2].decode())
+        ports = json.loads(match[1])
         self.host = ports["host"]
         self.port = ports["nats"]
         self.http_port = ports.get("http")

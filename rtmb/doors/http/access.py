@@ -92,7 +92,7 @@ class Access:
             return KEEPER if self._key and same(self._key, before._key) else None
         if not self._authenticator.required:
             return None if self._key else ANYONE
-        return self._authenticator.still(user)
+        return self._authenticator.recheck(user)
 
     # From where
 

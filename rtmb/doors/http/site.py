@@ -37,7 +37,7 @@ from rtmb.doors.http.sse import Events
 from rtmb.doors.http.streams import Streams
 from rtmb.doors.http.websocket import JsonSockets, NatsSockets
 from rtmb.doors.listener import Listener
-from rtmb.doors.nats.protocol import NatsFactory
+from rtmb.doors.nats.service import NatsFactory
 from rtmb.interfaces import IAuthenticator, IDoor
 
 if TYPE_CHECKING:

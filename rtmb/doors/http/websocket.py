@@ -35,7 +35,7 @@ from rtmb.doors.http.sockets import (
     frame,
 )
 from rtmb.doors.http.streams import LINGER, MOST_ANSWERS, Stream, Streams
-from rtmb.doors.nats.protocol import NatsFactory
+from rtmb.doors.nats.service import NatsFactory
 
 #: Seconds of silence after which a `/ws` client is told that we are still here.
 HEARTBEAT = 30.0

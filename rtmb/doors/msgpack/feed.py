@@ -94,7 +94,7 @@ class Feed:
         #: Topics that are no subjects: they stay within this door.
         self.own = History(min(1, settings.history), settings.msgpack_buffer_bytes)
         self._subscription = Subscription(self, ">")
-        hub.trie.others.append(self._subscriptions)
+        hub.routing.others.append(self._subscriptions)
         self._audiences: Recent[str, Audience] = Recent(_CACHE, _CACHE_SIZE)
         self._distinct: WeakValueDictionary[frozenset[Wanted], Audience] = WeakValueDictionary()
         #: What this batch has brought.
@@ -124,11 +124,11 @@ class Feed:
         if has_glob(pattern):
             self._audiences.clear()
             if routes:
-                self.hub.trie.invalidate(">")
+                self.hub.routing.invalidate(">")
         else:
             self._audiences.drop(pattern)
             if routes and is_subject(pattern):
-                self.hub.trie.invalidate(pattern)
+                self.hub.routing.invalidate(pattern)
 
     def audience(self, topic: str) -> Audience:
         """Who gets `topic`."""
@@ -157,7 +157,7 @@ class Feed:
     def newest(self, topic: str) -> Message | None:
         """The retained value of a topic."""
         found = self.hub.history.get(topic) or self.own.get(topic)
-        return found.newest(1)[0] if found is not None and found.ring else None
+        return found.newest(1)[0] if found is not None and found.kept else None
 
     # Messages
 
@@ -167,11 +167,7 @@ class Feed:
         self.hub.count_in(1, message.size, source)
         if self._take(message):
             self.hub.count_out(self._subscription, 1, message.size)
-        topic = self.own.topic(message.subject)
-        topic.keep(message)
-        self.own.used(topic)
-        if self.own.charge(message.size + len(message.subject) + MESSAGE_COST):
-            self.own.audit()
+        self.own.remember(message)
 
     def deliver(self, subscription: Subscription, message: Message) -> None:
         if not self._take(message):

@@ -1,43 +1,37 @@
-"""The text door: the NATS client protocol over TCP, for telnet and every NATS client.
-
-`NatsProtocol` is one connection: a method for each operation. `NatsFactory` is all of them: the
-hub, the limits, the timers. `NatsDoor` makes a service of it. `Dialect` is the one place that knows
-how typing people and libraries want to be treated differently. docs/protocol.md tells the protocol.
-"""
+"""One client of the text door: the NATS protocol, a method for each operation. docs/protocol.md
+tells the protocol."""
 
 from __future__ import annotations
 
 import base64
 import os
-import platform
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IAddress, IHandshakeListener
-from twisted.internet.protocol import ServerFactory
+from twisted.internet.interfaces import IHandshakeListener
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rtmb import __version__
-from rtmb.auth import ANYONE, Credentials, User
+from rtmb.auth import ANYONE, Credentials, Rule, User
 from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
-from rtmb.config import Settings
 from rtmb.core.message import Message
+from rtmb.core.publication import Publication
 from rtmb.core.routing import Subscription
-from rtmb.core.subjects import INBOX, is_pattern, is_subject, split_past
-from rtmb.doors.listener import Listener
-from rtmb.doors.nats.walk import BulkReceiver, Known
+from rtmb.core.subjects import is_pattern, split_past
+from rtmb.doors.nats.dialect import BARE, LIBRARY
+from rtmb.doors.nats.outlet import NatsOutlet
+from rtmb.doors.nats.receiver import Receiver
+from rtmb.doors.nats.walk import Walk
 from rtmb.doors.outbox import Outbox
-from rtmb.doors.session import LAME_DUCK, LINGER, Roster, Session
-from rtmb.interfaces import IAuthenticator, IDoor, IDoorService, ISubscriber
+from rtmb.doors.session import LAME_DUCK, LINGER, Session
+from rtmb.interfaces import ISubscriber
 
 if TYPE_CHECKING:
-    from rtmb.broker import Broker
+    from rtmb.doors.nats.service import NatsFactory
 
 #: Read this much at a time. Four times Twisted's own: each read costs a turn of the reactor
 #: (benchmarks: 1→1 at 1 KiB and 16 KiB).
@@ -47,29 +41,10 @@ PAUSE = 0.01
 #: The first byte of a TLS handshake.
 _TLS_HELLO = 0x16
 _MSG_LINE = re.compile(rb"(?:^|\n)H?MSG (\S+) ")
-#: What a reply must not be: the hub would answer it, or nobody can hear it.
-_RESERVED = ("$LAST.", "$REPLAY.", "_R_.")
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """All that differs between a person (or a small script) and a NATS library."""
-
-    #: Seconds from CONNECT to the first PING.
-    first_ping: float
-    #: Whether the maximum of UNSUB counts from now or from SUB.
-    maximum_from_now: bool
-    #: What to answer to a SUB whose sid is taken, and an UNSUB whose sid is not; None: nothing.
-    sid_taken: str | None
-    sid_unknown: str | None
-
-
-BARE = Dialect(0.0, True, "Subscription ID already exists", "Subscription ID does not exist")
-LIBRARY = Dialect(2.0, False, None, None)
 
 
 @implementer(ISubscriber, IHandshakeListener)
-class NatsProtocol(Session, BulkReceiver):
+class NatsProtocol(Session, Receiver):
     """One client."""
 
     log = Logger()
@@ -78,11 +53,9 @@ class NatsProtocol(Session, BulkReceiver):
     transport: Any
 
     def __init__(self, factory: NatsFactory) -> None:
-        BulkReceiver.__init__(self)
+        Receiver.__init__(self)
         Session.__init__(self, factory, None if factory.authenticator.required else ANYONE)
         self.factory = factory
-        self.MAX_LENGTH = self.settings.max_control_line + 1  # with its `\r`
-        self.lines, self.subjects, self.sizes = {}, {}, {}
         self.by_sid: dict[bytes, Subscription] = {}
 
         # What CONNECT may change.
@@ -102,6 +75,12 @@ class NatsProtocol(Session, BulkReceiver):
         #: Publishers that wait until this client has caught up.
         self._waiting: list[NatsProtocol] = []
 
+    def _set_limits(self) -> None:
+        settings = self.settings
+        self.MAX_LENGTH = settings.max_control_line + 1  # with its `\r`
+        self.walk.max_line, self.walk.max_payload = self.MAX_LENGTH, settings.max_payload
+        self.outbox.limit = settings.max_pending
+
     # Coming and going
 
     def connectionMade(self) -> None:
@@ -109,6 +88,11 @@ class NatsProtocol(Session, BulkReceiver):
         self.outbox = Outbox(transport, settings.max_pending, self._overflowed)
         self.outbox.drained = self._caught_up
         self.batch = self.outbox.batch
+        self.outlet = NatsOutlet(self.hub, self, self.batch)
+        self.outbox.outlet = self.outlet
+        self.walk = Walk(self.hub, self, self.counters)
+        self.walk.tell = self._published
+        self._set_limits()
         self.come_from(transport.getPeer())
         if hasattr(transport, "bufferSize"):
             transport.bufferSize = READ_SIZE
@@ -152,7 +136,7 @@ class NatsProtocol(Session, BulkReceiver):
         """Say what was wrong, send what waits, and close."""
         if self.done:
             return
-        self.done = True
+        self.done = self.outlet.closed = True
         self.closed_reason = self.closed_reason or reason or error
         self.forget()
         if error:
@@ -161,7 +145,7 @@ class NatsProtocol(Session, BulkReceiver):
         self.outbox.finish()
 
     def abort(self) -> None:
-        self.done = True
+        self.done = self.outlet.closed = True
         self.forget()
         self.outbox.discard()
         self.transport.abortConnection()
@@ -214,7 +198,7 @@ class NatsProtocol(Session, BulkReceiver):
         if self.verbose:
             self._send(wire.OK)
 
-    # Reading: see `BulkReceiver` for how the bytes get here.
+    # Reading: see `Receiver` for how the bytes get here.
 
     def dataReceived(self, data: bytes) -> None:
         if self._tls_expected:
@@ -225,9 +209,9 @@ class NatsProtocol(Session, BulkReceiver):
             self._refuse(ProtocolError("Secure Connection - TLS Required"))
             return
         super().dataReceived(data)
-        behind = self.behind + self.hub.flush()
+        behind = self.walk.behind + self.hub.flush()
         if behind:
-            self.behind = []
+            self.walk.behind = []
             self._wait_for(behind)
 
     def lineReceived(self, line: bytes) -> None:
@@ -245,7 +229,7 @@ class NatsProtocol(Session, BulkReceiver):
                 if guest is None:
                     raise ProtocolError("Authorization Violation")
                 self.let_in(guest)
-            command(self, arguments, line)
+            command(self, arguments)
         except ProtocolError as error:
             self._refuse(error)
 
@@ -257,7 +241,7 @@ class NatsProtocol(Session, BulkReceiver):
 
     # The operations
 
-    def _connect(self, arguments: bytes, line: bytes) -> None:
+    def _connect(self, arguments: bytes) -> None:
         options = wire.parse_json_object(arguments)
         protocol = options.get("protocol", 0)
         if not isinstance(protocol, int) or not 0 <= protocol <= 1:
@@ -270,6 +254,9 @@ class NatsProtocol(Session, BulkReceiver):
         self.verbose = bool(options.get("verbose"))
         self.echo = bool(options.get("echo", True))
         self.headers, self.no_responders = headers, no_responders
+        self.outlet.headers = headers
+        self.walk.mute = None if self.echo else self
+        self.walk.verbose, self.walk.no_responders = self.verbose, no_responders
 
         def text(key: str) -> str:
             value = options.get(key)
@@ -316,27 +303,24 @@ class NatsProtocol(Session, BulkReceiver):
     def let_in(self, user: User) -> None:
         self.cancel("auth")
         super().let_in(user)
-        # Who may do everything shares what is known of lines. Where each message needs a thought
-        # (an answer, a look at who sent it) nothing is kept, see `payload_received`.
-        alone = user.restricted or self.verbose or not self.echo
-        self.lines = {} if alone else self.factory.lines
-        self.subjects = {} if alone else self.factory.subjects
-        self.sizes = {} if alone else self.factory.sizes
+        self.walk.may_publish = user.publish.may_publish if user.publish != Rule() else None
+        self.walk.allowed = {}
+        self.may_walk = True
 
     def _auth_timeout(self) -> None:
         self._refuse(ProtocolError("Authentication Timeout"))
 
-    def _ping(self, arguments: bytes, line: bytes) -> None:
+    def _ping(self, arguments: bytes) -> None:
         self._pong_sent = True
         self._send(wire.PONG)
 
-    def _pong(self, arguments: bytes, line: bytes) -> None:
+    def _pong(self, arguments: bytes) -> None:
         if self._ping_sent:
             self.rtt = self.last_input - self._ping_sent
             self._ping_sent = 0.0
         self._pings_out = 0
 
-    def _sub(self, arguments: bytes, line: bytes) -> None:
+    def _sub(self, arguments: bytes) -> None:
         subject, group, sid = wire.parse_sub(arguments)
         asked = wire.from_wire(subject)
         pattern, past = split_past(asked)
@@ -357,17 +341,18 @@ class NatsProtocol(Session, BulkReceiver):
             raise ProtocolError(
                 f'Permissions Violation for Subscription to "{asked}"{using}', closes=False
             )
-        subscription = Subscription(self, pattern, queue, sid, rule.hidden(pattern, queue))
+        hidden = rule.hidden(pattern, queue)
+        subscription = Subscription(self, pattern, queue, sid, hidden, self.outlet)
         self.by_sid[sid] = subscription
         self._ok()
         if past:
-            before = sum(map(len, self.batch))
+            before = self.batch.size()
             self.hub.subscribe(subscription, past)
-            self.outbox.allowance += sum(map(len, self.batch)) - before
+            self.outbox.allowance += self.batch.size() - before
         else:
             self.hub.subscribe(subscription)
 
-    def _unsub(self, arguments: bytes, line: bytes) -> None:
+    def _unsub(self, arguments: bytes) -> None:
         sid, maximum = wire.parse_unsub(arguments)
         subscription = self.by_sid.get(sid)
         if subscription is None:
@@ -380,18 +365,18 @@ class NatsProtocol(Session, BulkReceiver):
             del self.by_sid[sid]
         self._ok()
 
-    def _pub(self, arguments: bytes, line: bytes) -> None:
-        self._expect(wire.parse_pub(arguments), line)
+    def _pub(self, arguments: bytes) -> None:
+        self._expect(wire.parse_pub(arguments))
 
-    def _hpub(self, arguments: bytes, line: bytes) -> None:
-        self._expect(wire.parse_hpub(arguments), line)
+    def _hpub(self, arguments: bytes) -> None:
+        self._expect(wire.parse_hpub(arguments))
 
-    def _expect(self, publication: wire.Publication, line: bytes) -> None:
+    def _expect(self, publication: wire.Publication) -> None:
         if publication.size > self.settings.max_payload:
             raise ProtocolError("Maximum Payload Violation")
-        self.expect_payload(line, publication)
+        self.expect_payload(publication)
 
-    _commands: dict[bytes, Callable[[NatsProtocol, bytes, bytes], None]] = {
+    _commands: dict[bytes, Callable[[NatsProtocol, bytes], None]] = {
         b"CONNECT": _connect,
         b"PING": _ping,
         b"PONG": _pong,
@@ -401,49 +386,30 @@ class NatsProtocol(Session, BulkReceiver):
         b"HPUB": _hpub,
     }
 
-    def payload_received(self, publication: wire.Publication, payload: bytes) -> bool:
+    def payload_received(self, publication: wire.Publication, payload: bytes) -> None:
         try:
-            return self._publish(publication, payload)
+            self.walk.publish(
+                publication.subject,
+                publication.reply,
+                publication.header_size,
+                payload,
+                # The time of the whole chunk, as the walk has it: the history stays in order.
+                self.last_input,
+                self.door,
+            )
         except ProtocolError as error:
             self._refuse(error)
-            return False
 
-    def _publish(self, publication: wire.Publication, payload: bytes) -> bool:
-        subject = wire.from_wire(publication.subject)
-        reply = wire.from_wire(publication.reply) if publication.reply is not None else None
-        assert self.user is not None
-        if not is_subject(subject):
-            raise ProtocolError("Invalid Publish Subject", closes=False)
-        if not self.user.publish.may_publish(subject):
-            raise ProtocolError(f'Permissions Violation for Publish to "{subject}"', closes=False)
-        if reply is not None and (not is_subject(reply) or reply.startswith(_RESERVED)):
-            raise ProtocolError(
-                f'Permissions Violation for Publish with Reply of "{reply}"', closes=False
-            )
-        headers = None
-        if publication.header_size:
-            headers = payload[: publication.header_size]
-            payload = payload[publication.header_size :]
-            wire.check_headers(headers)
-        # The time of the whole chunk, as the bulk walk has it: the history stays in order.
-        message = Message(
-            subject, payload, reply=reply, headers=headers, time=self.last_input, door="nats"
-        )
-        count = self.hub.deliver(message, self)
+    def _published(self, subject: bytes, reply: bytes | None, count: int) -> None:
+        """What is to be said after a publication."""
         self._ok()
         if not count and reply is not None and self.no_responders:
-            self._tell_no_responders(subject, reply)
-        return (
-            reply is None
-            and headers is None
-            and self.echo
-            and not (self.verbose or subject.startswith(INBOX))
-        )
+            self._tell_no_responders(wire.from_wire(subject), wire.from_wire(reply))
 
     def _tell_no_responders(self, subject: str, reply: str) -> None:
         headers = wire.encode_headers([("Nats-Subject", subject)], "503")
-        for subscription in self.hub.trie.search(reply).plain:
-            if subscription.subscriber is self:
+        for subscription in self.hub.subscriptions_of(reply):
+            if subscription.subscriber is self and subscription.raw_queue is None:
                 self.hub.deliver_to(subscription, Message(reply, b"", headers=headers))
                 return
 
@@ -454,18 +420,9 @@ class NatsProtocol(Session, BulkReceiver):
         return self.outbox.congested
 
     def deliver(self, subscription: Subscription, message: Message) -> None:
-        if self.done:
-            return
-        batch = self.batch
-        if not batch:
-            self.hub.wake(self)
-        subject = wire.to_wire(message.subject)
-        reply = wire.to_wire(message.reply) if message.reply is not None else None
-        sid = subscription.key
-        if message.headers is not None and self.headers:
-            batch.append(wire.hmsg(subject, sid, reply, message.headers, message.payload))
-        else:
-            batch.append(wire.msg(subject, sid, reply, message.payload))
+        publication = Publication(message.time, message.door)
+        publication.place_message(message)
+        self.outlet.take(subscription, publication)
 
     def flush(self) -> bool:
         self.outbox.flush()
@@ -510,7 +467,6 @@ class NatsProtocol(Session, BulkReceiver):
 
     def tick(self, now: float) -> None:
         """Called every second or so: PING who was silent, close who does not answer."""
-        self.forget_if_full()
         if now < self._next_ping or self.done:
             return
         interval = self.settings.ping_interval
@@ -565,8 +521,7 @@ class NatsProtocol(Session, BulkReceiver):
     def reloaded(self, user: User | None) -> None:
         before = self.settings.max_payload
         super().reloaded(user)
-        self.MAX_LENGTH = self.settings.max_control_line + 1
-        self.outbox.limit = self.settings.max_pending
+        self._set_limits()
         if self.settings.max_payload != before and self.user is not None:
             self._tell_news()
 
@@ -577,82 +532,3 @@ class NatsProtocol(Session, BulkReceiver):
         """Another INFO, for clients that have said that they understand one."""
         if self.options.get("protocol") and not self.done:
             self.send_info()
-
-
-class NatsFactory(Roster[NatsProtocol], ServerFactory):
-    """All clients of the text door, and what they share: the hub with its trie and queue groups,
-    the limits, the timers."""
-
-    noisy = False
-
-    def __init__(self, broker: Broker, tls: Any = None) -> None:
-        super().__init__(broker)
-        self.server_id = broker.server_id
-        self.server_name = broker.name
-        self.tls = tls
-        #: The address that INFO tells; set when the port is known.
-        self.host, self.port = self.settings.interface, self.settings.port
-        #: What the bulk walk knows of lines, for all clients that may publish anything.
-        self.lines: dict[bytes, tuple[Known, int, int]] = {}
-        self.subjects: dict[bytes, Known] = {}
-        self.sizes: dict[bytes, int] = {}
-
-    def buildProtocol(self, addr: IAddress | None) -> NatsProtocol:  # type: ignore[override]
-        return NatsProtocol(self)
-
-    def info_for(self, client: NatsProtocol) -> dict[str, Any]:
-        settings, tls = self.settings, self.tls is not None
-        found: dict[str, Any] = {
-            "server_id": self.server_id,
-            "server_name": self.server_name,
-            "version": __version__,
-            "go": f"python{platform.python_version()}",
-            "host": self.host,
-            "port": self.port,
-            "headers": True,
-            "max_payload": settings.max_payload,
-            "proto": 1,
-            "client_id": client.number,
-            "client_ip": client.host,
-        }
-        if self.authenticator.required:
-            found["auth_required"] = True
-        if self.authenticator.nonce_needed:
-            found["nonce"] = client.nonce()
-        if tls:
-            found["tls_required"] = True
-            found["tls_verify"] = settings.tls_verify
-        if self.clients.leaving:
-            found["ldm"] = True
-        return found
-
-    def reload(self, settings: Settings, authenticator: IAuthenticator) -> None:
-        self.lines.clear()
-        self.subjects.clear()
-        self.sizes.clear()
-        super().reload(settings, authenticator)
-
-
-class NatsService(Listener):
-    """Listens for the text door."""
-
-    greeting = "text door: nats://{host}:{port}"
-    factory: NatsFactory
-
-    def __init__(self, broker: Broker) -> None:
-        factory = NatsFactory(broker, broker.tls)
-        super().__init__(broker, factory, broker.settings.port, [factory])
-
-    def privilegedStartService(self) -> None:
-        super().privilegedStartService()
-        self.factory.host, self.factory.port = self.host, self.port
-
-
-@implementer(IDoor)
-class NatsDoor:
-    """The text door."""
-
-    name = "nats"
-
-    def open(self, broker: Broker, options: dict[str, Any]) -> IDoorService | None:
-        return NatsService(broker)

@@ -1,475 +1,176 @@
-"""The bulk walk: how the text door publishes millions of messages a second.
+"""The walk: how publications get from a chunk of bytes into the hub, all in one way.
 
-`BulkReceiver` is a `LineReceiver`: control lines come to `lineReceived`, a payload that is not
-there yet is raw mode. `LineReceiver`'s own loop copies the rest of the buffer for each line, so
-`dataReceived` here walks the chunk with an offset instead, and in front of it goes the walk proper:
-
-- A ``PUB`` line is two dictionary hits: its start, ``PUB subject ``, is a `Known` with the route
-  and, for each subscriber, the ready start of its ``MSG`` line; and its size. Lines that come again
-  and again are one hit. From the size on, ``PUB`` and ``MSG`` are the same bytes, so a message is
-  passed on as one slice, its tail. (benchmark: 1,000 subjects)
-- A line that repeats is a run: a regular expression finds how far it goes, one `split` takes it
-  apart into tails and one `join` for each subscriber puts it together again. (benchmarks: 1→1, 1→8,
-  publish)
-- Everything else leaves the walk and takes the plain path, which is all that `bulk = False` has.
-
-What the walk may skip, it has checked before: a line enters the cache when the plain path has
-published it (size, subject, permission), and a route dies when subscriptions change.
+`Walk.go` takes whole ``PUB`` and ``HPUB`` messages as long as they follow each other, and leaves
+everything else to `NatsProtocol`: other commands, what is wrong, and a payload that goes on in the
+next chunk, which comes back by `Walk.publish` when it is there.
 """
 
 from __future__ import annotations
 
-import re
-from typing import cast
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from twisted.protocols.basic import LineReceiver
+from rtmb.codecs.nats import ProtocolError, check_headers
+from rtmb.core import raw
+from rtmb.core.counters import Counters
+from rtmb.core.hub import SPREAD, Hub
+from rtmb.core.publication import Publication
+from rtmb.core.subjects import NO_REPLY, from_raw, to_raw
 
-from rtmb.codecs import nats as wire
-from rtmb.core.history import MESSAGE_COST, Topic
-from rtmb.core.hub import Hub
-from rtmb.core.message import Message
-from rtmb.core.routing import QueueGroup, Route, Share, Subscription
-from rtmb.interfaces import ISubscriber
+if TYPE_CHECKING:
+    from rtmb.interfaces import ISubscriber
 
-#: How many subjects, and how many sizes, are kept ready: about 300 bytes each.
-SUBJECT_CACHE = 65_536
-#: How many whole lines are kept ready. More would not stay in the processor's cache, and there a
-#: line is slower to find than its subject and its size (benchmark: 1,000 subjects).
-LINE_CACHE = 2048
-#: With fewer messages than this a run costs more than it saves.
-_RUN = 4
-#: Of messages larger than this, copying costs more than taking them one by one.
-_RUN_SIZE = 4096
-#: Runs of so many sizes are found on one subject. Each needs a pattern, which takes as long to make
-#: as many messages, and traffic of more sizes seldom has runs.
-_RUN_SIZES = 64
-#: The most that is put together before it is sent, so that many subscribers of one burst do not
-#: need many times its memory: bytes of runs, and pieces (a slot in a list each) of other messages.
-_SPREAD = 16 << 20
-_SPREAD_PIECES = 1 << 20
-#: From this many subscribers on, the walk looks at that.
-_WIDE = 64
+#: The words that begin a publication, as `raw.verb` makes numbers of them.
+_PUB, _HPUB = int.from_bytes(b"PUB", "big"), int.from_bytes(b"HPUB", "big")
+#: Subjects that a restricted user may publish on, as was found before: so many are kept.
+MOST_ALLOWED = 4096
+
+_NO_REPLY = tuple(map(to_raw, NO_REPLY))
+#: Where the fields of a line are found; one for all, as it is read before anything else happens.
+_SPANS = array("q", [0] * 10)
+_DOLLAR, _UNDERLINE = ord("$"), ord("_")
 
 
-class Known:
-    """A subject that was seen before: its key is the ``PUB`` line up to the size."""
+class Walk:
+    """The way in for one client of the text door."""
 
-    __slots__ = ("keep", "keep_time", "route", "runs", "start", "topic")
+    __slots__ = (
+        "allowed",
+        "behind",
+        "client",
+        "counters",
+        "hub",
+        "max_line",
+        "max_payload",
+        "may_publish",
+        "mute",
+        "no_responders",
+        "tell",
+        "verbose",
+    )  # fmt: skip
 
-    def __init__(self, start: bytes, route: Route, topic: Topic) -> None:
-        self.start = start
-        self.route = route
-        self.topic = topic
-        #: Two calls that keep a message.
-        self.keep, self.keep_time = topic.ring.append, topic.times.append
-        #: Finds runs of messages of one size, by size. None when runs do not pay: payloads hold
-        #: the start of the line.
-        self.runs: dict[int, re.Pattern[bytes]] | None = {}
+    def __init__(self, hub: Hub, client: ISubscriber, counters: Counters) -> None:
+        self.hub = hub
+        self.client = client
+        self.counters = counters
+        #: Who is to get nothing: the client itself, if it wants no echo.
+        self.mute: ISubscriber | None = None
+        #: Asked whether the client may publish on a subject; None: it may on any.
+        self.may_publish: Callable[[str], bool] | None = None
+        #: Subjects that it may publish on, as far as was asked.
+        self.allowed: dict[bytes, bool] = {}
+        #: Called with subject, reply and count after a publication: each, if the client is verbose,
+        #: or those that ask something of nobody.
+        self.tell: Callable[[bytes, bytes | None, int], None] | None = None
+        self.verbose = False
+        self.no_responders = False
+        self.max_line = 0
+        self.max_payload = 0
+        #: Subscribers found to be far behind.
+        self.behind: list[ISubscriber] = []
 
-
-class Member(Share):
-    """A member of a queue group, ready to be sent to (benchmark: queue group, 8 subjects)."""
-
-    __slots__ = ("batch", "start", "subscriber")
-
-    def __init__(self, subscription: Subscription, subject: str) -> None:
-        super().__init__(subscription)
-        self.batch, self.start, self.subscriber = _target(subscription, subject)
-
-
-class Plan:
-    """A route as the walk needs it."""
-
-    __slots__ = ("careful", "groups", "journal", "runs", "special", "wire")
-
-    def __init__(self, route: Route, hub: Hub) -> None:
-        #: The journal, if it keeps this subject.
-        journal = hub.journal
-        self.journal = journal if journal is not None and journal.wants(route.subject) else None
-        # A client with one subscription that needs care takes that way for all: it is to get its
-        # copies of a message in the order of its subscriptions.
-        watched = {s.subscriber for s in route.plain if not _in_bulk(s)}
-        served = tuple(s for s in route.plain if s.subscriber not in watched)
-        #: Batch, ready start of ``MSG``, and subscriber, for those who just get the bytes.
-        self.wire = tuple(_target(s, route.subject) for s in served)
-        #: Those for whom the hub must look at each message.
-        self.careful = tuple(s for s in route.plain if s.subscriber in watched)
-        #: Each queue group, with what the walk needs of its members; nothing if some are not in
-        #: bulk: then the hub looks.
-        self.groups = tuple((group, _members(group, route.subject)) for group in route.groups)
-        #: Whether there is more to do than to pass the bytes to the few in `wire`.
-        wide = len(self.wire) >= _WIDE
-        journaled = self.journal is not None
-        self.special = bool(self.careful or route.groups or journaled or wide)
-        #: Whether runs may be taken whole: not if the hub must look at each message, nor if a
-        #: client would get the run of one of its subscriptions before that of another.
-        members = [member for _, members in self.groups for member in members]
-        receivers = [s.subscriber for s in served] + [m.subscriber for m in members]
-        simple = not self.careful and all(members for _, members in self.groups)
-        self.runs = simple and len(set(receivers)) == len(receivers)
-        route.bulk = served
-        route.shares = tuple(members)
-        route.plan = self
-
-
-def _in_bulk(subscription: Subscription) -> bool:
-    return subscription.maximum is None and isinstance(subscription.subscriber, BulkReceiver)
-
-
-def _members(group: QueueGroup, subject: str) -> tuple[Member, ...]:
-    if not all(map(_in_bulk, group.members)):
-        return ()
-    return tuple(Member(member, subject) for member in group.members)
-
-
-def _target(subscription: Subscription, subject: str) -> tuple[list[bytes], bytes, ISubscriber]:
-    subscriber = subscription.subscriber
-    batch: list[bytes] = subscriber.batch  # type: ignore[attr-defined]
-    return batch, wire.msg_start(wire.to_wire(subject), subscription.key), subscriber
-
-
-class BulkReceiver(LineReceiver):
-    """A `LineReceiver` that publishes in bulk where it can.
-
-    Whoever inherits it gives `lineReceived`, `payload_received` and `lineLengthExceeded`."""
-
-    delimiter = b"\n"  # and `\r` before it may be there or not
-    #: False: the plain path only. The tests run everything both ways.
-    bulk = True
-
-    hub: Hub
-    door: str
-    #: Where messages for this client are collected.
-    batch: list[bytes]
-    #: The subjects that this client may publish on in bulk, by the start of their lines, ``PUB
-    #: subject ``; shared by all who may do the same.
-    subjects: dict[bytes, Known]
-    #: Sizes as lines end in them, ``128\r``, that are written plainly and not too large.
-    sizes: dict[bytes, int]
-    #: Whole lines: the subject, the size, and where in the line that stands.
-    lines: dict[bytes, tuple[Known, int, int]]
-    #: Set when the connection is to close: whatever else comes is not read.
-    done = False
-    #: When something last came from this client.
-    last_input = 0.0
-    #: Subscribers found to be far behind while this chunk was published.
-    behind: list[ISubscriber]
-
-    _publication: wire.Publication
-    _line = b""
-
-    def __init__(self) -> None:
-        self.behind = []
-        self._pieces: list[bytes] = []
-        self._have = 0
-        self._noted: list[str] = []
-        self._noted_tails: list[bytes] = []
-
-    def payload_received(self, publication: wire.Publication, payload: bytes) -> bool:
-        """Publish; returns whether the same line may be published in bulk from now on."""
-        raise NotImplementedError
-
-    # Line mode
-
-    def dataReceived(self, data: bytes) -> None:
-        self.last_input = self.hub.clock()
-        if self.done:
-            return
-        if not self.bulk:
-            LineReceiver.dataReceived(self, data)
-        elif self._busyReceiving:
-            self._buffer += data
-        else:
-            self._busyReceiving = True
-            try:
-                self._receive(self._buffer + data if self._buffer else data)
-            finally:
-                self._busyReceiving = False
-        start = self._buffer
-        idle = self.line_mode and not (self._busyReceiving or self.paused or self.done)
-        if start and idle and not wire.may_become_operation(start):
-            self.lineReceived(start)  # no need to wait for its end to say that it is wrong
-
-    def _receive(self, data: bytes) -> None:
-        """What `LineReceiver.dataReceived` does, without copying the rest for each line."""
-        self._buffer = b""
-        pos, end = 0, len(data)
-        while pos < end and not self.done and not self.paused:
-            if not self.line_mode:
-                pos = self._payload_walk(data, pos)
-                continue
-            if self.subjects:
-                pos = self._walk(data, pos)
-            eol = data.find(b"\n", pos)
-            if eol < 0:
-                if end - pos > self.MAX_LENGTH:
-                    self.lineLengthExceeded(data[pos:])
-                break
-            line = data[pos:eol]
-            pos = eol + 1
-            if len(line) > self.MAX_LENGTH:
-                self.lineLengthExceeded(line)
-            else:
-                self.lineReceived(line)
-        if not self.done:
-            self._buffer = data[pos:] + self._buffer
-
-    def expect_payload(self, line: bytes, publication: wire.Publication) -> None:
-        """A ``PUB`` or ``HPUB`` line has come: its payload is next."""
-        self._line, self._publication = line, publication
-        self._pieces, self._have = [], 0
-        self.setRawMode()
-
-    # Raw mode
-
-    def _payload_walk(self, data: bytes, pos: int) -> int:
-        """Take what the payload needs from a chunk, and not a byte more; returns where it ends."""
-        size = self._publication.size
-        if not self._have:
-            end = pos + size
-            if data[end : end + 2] == wire.CRLF:
-                self._payload_done(data[pos:end])
-                return end + 2
-        missing = size + 1 - self._have if self._have <= size else 1
-        piece = data[pos : pos + missing]
-        self.rawDataReceived(piece)
-        return pos + len(piece)
-
-    def rawDataReceived(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._have += len(data)
-        size = self._publication.size
-        if self._have <= size:
-            return
-        whole = b"".join(self._pieces)
-        if whole[size : size + 1] == b"\n":
-            used = size + 1
-        elif whole[size : size + 2] == b"\r\n":
-            used = size + 2
-        elif whole[size:] == b"\r":
-            self._pieces = [whole]
-            return
-        else:
-            self.payload_misfit()
-            return
-        self._payload_done(whole[:size])
-        self.setLineMode(whole[used:])
-
-    def payload_misfit(self) -> None:
-        """The payload did not end where its size said."""
-        raise NotImplementedError
-
-    def _payload_done(self, payload: bytes) -> None:
-        self._pieces, self._have = [], 0
-        self.line_mode = 1
-        publication, line = self._publication, self._line
-        if self.payload_received(publication, payload):
-            self._remember_line(line, publication)
-
-    def _remember_line(self, line: bytes, publication: wire.Publication) -> None:
-        """Let the walk have this line, if it is written the way the walk passes it on."""
-        subject, reply, _, size = publication[:4]
-        if reply is not None or line != b"PUB %b %d\r" % (subject, size):
-            return
-        start, end = b"PUB %b " % subject, b"%d\r" % size
-        known = self.subjects.get(start)
-        new = known is None or not known.route.live
-        if not new and end in self.sizes:
-            return
-        self.forget_if_full()
-        self.sizes[end] = size
-        if new:
-            hub, name = self.hub, wire.from_wire(subject)
-            topic, route = hub.history.get(name), hub.trie.ready(name)
-            if topic is not None and route is not None:
-                self.subjects[start] = Known(start, route, topic)
-
-    def forget_if_full(self) -> None:
-        """Begin anew when most of what is kept may be of no more use. Only now and then: traffic
-        with more lines than that does better with a part of them than with none."""
-        for cache in (self.subjects, self.sizes):
-            if len(cache) >= SUBJECT_CACHE:
-                cache.clear()
-        if len(self.lines) >= LINE_CACHE:
-            self.lines.clear()
-
-    # The walk
-
-    def _walk(self, data: bytes, pos: int) -> int:
-        """Publish as long as the lines are known and the messages are whole; returns where to go
-        on. It does what `Hub.deliver` does, in bulk."""
-        find, find_back, awake, now = data.find, data.rfind, self.hub.awake, self.last_input
-        subjects, sizes, lines = self.subjects.get, self.sizes.get, self.lines.get
-        by_line = True
-        end_of_data = len(data)
-        messages = total = in_runs = kept = spread = size_before = 0
-        before: Known | None = None
+    def go(self, data: bytes, pos: int, now: float, door: str) -> int:
+        """Publish what there is from `pos` on; returns where it ends."""
+        end = len(data)
+        spans = _SPANS
+        publication = Publication(now, door)
         while True:
-            eol = find(b"\n", pos)
-            if eol < 0:
+            eol = raw.find_line_end(data, pos, end)
+            if eol < 0 or eol - pos > self.max_line:
                 break
-            if by_line and (line := lines(data[pos:eol])) is not None:
-                subject, size, start_of_tail = line
-                start_of_tail += pos
-            else:
-                start_of_tail = find_back(b" ", pos, eol) + 1
-                known = subjects(data[pos:start_of_tail])
-                size = sizes(data[start_of_tail:eol], -1)
-                if known is None or size < 0:
+            fields = raw.split_fields(data, pos, eol, spans)
+            if fields < 3 or fields > 5:
+                break
+            word = raw.verb(data, raw.long_at(spans, 0), raw.long_at(spans, 1))
+            if word == _PUB and fields < 5:
+                head = 0
+                last = 2 * fields - 2
+                second = fields == 4
+            elif word == _HPUB and fields > 3:
+                last = 2 * fields - 2
+                head = raw.number(data, raw.long_at(spans, last - 2), raw.long_at(spans, last - 1))
+                second = fields == 5
+                if head < 0:
                     break
-                subject = known
-                if by_line:
-                    by_line = len(self.lines) < LINE_CACHE  # or these lines are too many for it
-                    if by_line:
-                        self.lines[data[pos:eol]] = subject, size, start_of_tail - pos
-            end = eol + size + 3
-            if end > end_of_data or data[end - 1] != 10 or data[end - 2] != 13:
+            else:
                 break
-            route = subject.route
-            if not route.live:
-                self.subjects.pop(subject.start, None)
-                self.lines.pop(data[pos:eol], None)
+            size = raw.number(data, raw.long_at(spans, last), raw.long_at(spans, last + 1))
+            if size < head or size > self.max_payload:
                 break
-            plan: Plan = route.plan or Plan(route, self.hub)  # type: ignore[assignment]
-            if subject is before and size == size_before and size <= _RUN_SIZE and plan.runs:
-                count = self._run(subject, size, plan, data, pos, end - pos)
-                if count:
-                    messages += count
-                    total += count * size
-                    in_runs += count
-                    kept += min(count, self.hub.history.depth) * (size + MESSAGE_COST)
-                    pos += count * (end - pos)
-                    before = None
-                    continue
-            before, size_before = subject, size
-            tail = data[start_of_tail:end]
-            subject.keep(tail)
-            subject.keep_time(now)
-            route.hits += 1
-            route.bytes += size
-            messages += 1
-            total += size
-            kept += size
-            for batch, start, subscriber in plan.wire:
-                if not batch:
-                    awake.append(subscriber)
-                batch.append(start)
-                batch.append(tail)
-            if plan.special:
-                self._deliver_one(plan, route, tail, size)
-                spread += len(plan.wire) * 2
-                if spread > _SPREAD_PIECES:
-                    spread = 0
-                    self.behind += self.hub.flush()
-            pos = end
-        self._journalize()
-        if messages:
-            self.hub.count_in(messages, total, cast(ISubscriber, self))
-            self.hub.remembered(kept + (messages - in_runs) * MESSAGE_COST)
+            start = eol + 1
+            stop = start + size
+            after = raw.end_of_payload(data, stop, end)
+            if after < 0:
+                break
+            subject = raw.cut(data, raw.long_at(spans, 2), raw.long_at(spans, 3))
+            reply = raw.cut(data, raw.long_at(spans, 4), raw.long_at(spans, 5)) if second else None
+            try:
+                self._publish(publication, subject, reply, head, data, start, stop)
+            except ProtocolError:
+                break  # it comes again by the other way, which tells what is wrong
+            pos = after
         return pos
 
-    def _run(self, known: Known, size: int, plan: Plan, data: bytes, pos: int, stride: int) -> int:
-        """Publish a run of one line at once; returns how many messages it had, or 0 if it is too
-        short to be worth it."""
-        start_of_line = known.start
-        if known.runs is None:
-            return 0
-        pattern = known.runs.get(size)
-        if pattern is None:
-            if len(known.runs) >= _RUN_SIZES:
-                return 0
-            whole = re.escape(start_of_line) + b"%d\r\n.{%d}\r\n" % (size, size)
-            pattern = known.runs[size] = re.compile(b"(?s:" + whole + b")++")
-        most = max(_RUN, _SPREAD // (stride * (len(plan.wire) or 1)))
-        found = pattern.match(data, pos, pos + most * stride)
-        count = (found.end() - pos) // stride if found is not None else 0
-        if count < _RUN:
-            return 0
-        # The start of a line holds no line feed, so no find of it reaches from one message into
-        # the next: if it is found as often as there are messages, it is found nowhere but at
-        # their starts.
-        tails = data[pos : pos + count * stride].split(start_of_line)
-        if len(tails) != count + 1:
-            known.runs = None
-            return 0
-        awake, topic, route = self.hub.awake, known.topic, known.route
-        newest = tails[max(1, len(tails) - self.hub.history.depth) :]
-        topic.ring.extend(newest)
-        topic.times.extend([self.last_input] * len(newest))
-        if plan.journal is not None:
-            self._noted += [route.subject] * count
-            self._noted_tails += tails[1:]
-        route.hits += count
-        route.bytes += count * size
-        for batch, start, subscriber in plan.wire:
-            if not batch:
-                awake.append(subscriber)
-            batch.append(start.join(tails))
-        for group, members in plan.groups:
-            self._run_to_group(group, members, tails, size)
-        if len(plan.wire) * count * stride > _SPREAD // 2:
-            self.behind += self.hub.flush()
-        return count
-
-    def _run_to_group(
-        self, group: QueueGroup, members: tuple[Member, ...], tails: list[bytes], size: int
+    def publish(
+        self, subject: bytes, reply: bytes | None, head: int, data: bytes, now: float, door: str
     ) -> None:
-        """Deal a run out to the members of a queue group, in turn."""
-        n = len(members)
-        if any(m.subscriber.stalled for m in members):
-            for tail in tails[1:]:
-                self._deal(group, members, tail, size)
+        """Publish one message, whose header block is the first `head` bytes of `data`. Raises
+        `ProtocolError` when that may not be."""
+        self._publish(Publication(now, door), subject, reply, head, data, 0, len(data))
+
+    def _publish(
+        self,
+        publication: Publication,
+        subject: bytes,
+        reply: bytes | None,
+        head: int,
+        data: bytes,
+        start: int,
+        stop: int,
+    ) -> None:
+        hub = self.hub
+        topic = hub.history.topics.get(subject)
+        if topic is None and raw.kind_of(subject, 0, len(subject)) != raw.LITERAL:
+            raise ProtocolError("Invalid Publish Subject", closes=False)
+        if self.may_publish is not None:
+            self._check(subject)
+        if reply is not None:
+            _check_reply(reply)
+        headers = None
+        if head:
+            headers = raw.cut(data, start, start + head)
+            if not raw.is_header_block(headers):
+                check_headers(headers)
+        route = hub.find(subject) if topic is None else topic
+        if route.made != hub.routing.generation_of(route.share):
+            hub.routing.make(route)
+        publication.place(subject, reply, headers, data, start + head, stop)
+        count = hub.pass_on(route, publication, self.mute, self.counters)
+        if self.verbose or (count == 0 and reply is not None and self.no_responders):
+            assert self.tell is not None
+            self.tell(subject, reply, count)
+        if hub.collected > SPREAD:
+            self.behind += hub.flush()
+
+    def _check(self, subject: bytes) -> None:
+        """Raise when the client may not publish on a subject."""
+        if subject in self.allowed:
             return
-        for step in range(min(n, len(tails) - 1)):
-            member = members[(group.turn + step) % n]
-            share = tails[1 + step :: n]
-            if not member.batch:
-                self.hub.awake.append(member.subscriber)
-            member.batch.append(member.start + member.start.join(share))
-            member.hits += len(share)
-            member.bytes += len(share) * size
-        group.turn = (group.turn + len(tails) - 1) % n
+        name = from_raw(subject)
+        assert self.may_publish is not None
+        if not self.may_publish(name):
+            raise ProtocolError(f'Permissions Violation for Publish to "{name}"', closes=False)
+        if len(self.allowed) >= MOST_ALLOWED:
+            del self.allowed[next(iter(self.allowed))]
+        self.allowed[subject] = True
 
-    def _deliver_one(self, plan: Plan, route: Route, tail: bytes, size: int) -> None:
-        """Deliver one message to those who do not just get the bytes."""
-        if plan.journal is not None:
-            self._noted.append(route.subject)
-            self._noted_tails.append(tail)
-        if plan.careful:
-            message = self._message(route.subject, tail)
-            for subscription in plan.careful:
-                self.hub.deliver_to(subscription, message)
-        for group, members in plan.groups:
-            if members:
-                self._deal(group, members, tail, size)
-            elif (chosen := group.next()) is not None:
-                self.hub.deliver_to(chosen, self._message(route.subject, tail))
-        if not route.live:  # somebody's last message: the route is gone, and what it counted
-            self.hub.settle(route)
 
-    def _deal(self, group: QueueGroup, members: tuple[Member, ...], tail: bytes, size: int) -> None:
-        """Give one message to the member whose turn it is, as `QueueGroup.next` says."""
-        at = group.turn % len(members)
-        member = members[at]
-        if member.subscriber.stalled:
-            chosen = group.next()
-            member = next(m for m in members if m.subscription is chosen)
-        else:
-            group.turn = at + 1
-        batch = member.batch
-        if not batch:
-            self.hub.awake.append(member.subscriber)
-        batch.append(member.start)
-        batch.append(tail)
-        member.hits += 1
-        member.bytes += size
-
-    def _journalize(self) -> None:
-        """Give the journal what this walk noted for it (benchmark: journal)."""
-        if self._noted and self.hub.journal is not None:
-            self.hub.journal.extend(self._noted, self.last_input, self.door, self._noted_tails)
-            self._noted, self._noted_tails = [], []
-
-    def _message(self, subject: str, tail: bytes) -> Message:
-        payload = tail[tail.index(b"\n") + 1 : -2]
-        return Message(subject, payload, time=self.last_input, door=self.door)
+def _check_reply(reply: bytes) -> None:
+    first = reply[0]
+    if raw.kind_of(reply, 0, len(reply)) != raw.LITERAL or (
+        first in (_DOLLAR, _UNDERLINE) and reply.startswith(_NO_REPLY)
+    ):
+        raise ProtocolError(
+            f'Permissions Violation for Publish with Reply of "{from_raw(reply)}"', closes=False
+        )

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.cli.worker import Event as WorkerEvent
-from rtmb.cli.worker import Plan, Problem, Progress, Result, Server
+from rtmb.cli.bench_worker import BenchPlan, BenchProblem, BenchServer, RoundProgress, RoundResult
+from rtmb.cli.bench_worker import Event as WorkerEvent
 from rtmb.test.support.commands import Terminal, rtmb, shared
 from rtmb.test.support.files import folder
 from rtmb.test.support.processes import (
@@ -144,8 +144,8 @@ class StallTests(SynchronousTestCase):
         """A server that stands still for a fifth of the time must be seen in the percentiles: the
         messages that were due meanwhile have waited, though hardly any was on its way."""
         with BrokerProcess() as broker:
-            plan = Plan(
-                servers=[Server("127.0.0.1", broker.port)],
+            plan = BenchPlan(
+                servers=[BenchServer("127.0.0.1", broker.port)],
                 publishers=1,
                 subscribers=1,
                 size=64,
@@ -158,7 +158,7 @@ class StallTests(SynchronousTestCase):
                 payloads=[],
             )
             worker = subprocess.Popen(
-                [sys.executable, "-m", "rtmb.cli.worker"],
+                [sys.executable, "-m", "rtmb.cli.bench_worker"],
                 env=environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -169,15 +169,15 @@ class StallTests(SynchronousTestCase):
             worker.stdin.write(msgspec.json.encode(plan))
             worker.stdin.close()
             events = map(msgspec.json.Decoder(WorkerEvent).decode, worker.stdout)
-            self.assertIsInstance(next(events), Progress)
+            self.assertIsInstance(next(events), RoundProgress)
             broker.signal(signal.SIGSTOP)
             time.sleep(0.5)
             broker.signal(signal.SIGCONT)
-            result = next(event for event in events if not isinstance(event, Progress))
+            result = next(event for event in events if not isinstance(event, RoundProgress))
             worker.stdout.close()
             worker.wait()
-        self.assertNotIsInstance(result, Problem)
-        assert isinstance(result, Result)
+        self.assertNotIsInstance(result, BenchProblem)
+        assert isinstance(result, RoundResult)
         assert result.latency is not None
         self.assertEqual(result.delivered, 2500)
         self.assertGreater(result.latency["max"], 400_000)

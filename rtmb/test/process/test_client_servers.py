@@ -17,13 +17,13 @@ from twisted.trial.unittest import TestCase
 from rtmb.client import (
     AuthenticationFailed,
     Client,
+    ClientOptions,
     ConnectionClosed,
     ConnectionFailed,
     Disconnected,
     Event,
     Message,
     NoResponders,
-    Options,
     PayloadTooLarge,
     PermissionViolation,
     RequestTimeout,
@@ -53,13 +53,13 @@ class ServerTests(TestCase):
         self.addCleanup(server.stop)
         return server
 
-    async def client(self, server: ServerProcess | str, **options: Unpack[Options]) -> Client:
+    async def client(self, server: ServerProcess | str, **options: Unpack[ClientOptions]) -> Client:
         url = server if isinstance(server, str) else server.url
         client = await connect(url, **options)
         self.addCleanup(client.close)
         return client
 
-    async def fails(self, server: ServerProcess | str, **options: Unpack[Options]) -> str:
+    async def fails(self, server: ServerProcess | str, **options: Unpack[ClientOptions]) -> str:
         """Connecting fails; the error's text."""
         try:
             await self.client(server, **options)

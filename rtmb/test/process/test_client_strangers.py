@@ -9,8 +9,8 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
 from rtmb.client import (
+    ClientOptions,
     ConnectionFailed,
-    Options,
     connect,
 )
 from rtmb.test.support.processes import PATIENCE
@@ -23,7 +23,9 @@ class StrangersTests(TestCase):
 
     timeout = 3 * PATIENCE
 
-    async def answers(self, said: bytes, scheme: str = "nats", **options: Unpack[Options]) -> str:
+    async def answers(
+        self, said: bytes, scheme: str = "nats", **options: Unpack[ClientOptions]
+    ) -> str:
         class Stranger(Protocol):
             def connectionMade(self) -> None:
                 self.transport.write(said)  # type: ignore[union-attr]

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.client import (
     Client,
+    ClientOptions,
     Event,
-    Options,
     Subscription,
     SubscriptionEnded,
 )
@@ -24,10 +24,10 @@ class MemoryTests(SynchronousTestCase):
         self.memory = MemoryBroker()
         self.events: list[Event] = []
 
-    def connect(self, **options: Unpack[Options]) -> Client:
+    def connect(self, **options: Unpack[ClientOptions]) -> Client:
         options.setdefault("on_event", self.events.append)
         client = self.memory.connect(**options)
-        client._random = lambda: 0.0
+        client._connector.random = lambda: 0.0
         return client
 
     def told(self) -> list[str]:

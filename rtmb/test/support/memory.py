@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import rtmb.testing
-from rtmb.doors.nats.protocol import NatsFactory
+from rtmb.doors.nats.service import NatsFactory
 from rtmb.testing.memory import MemoryTransport
 
 __all__ = ["MemoryBroker", "MemoryTransport", "Peer"]

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from rtmb.auth import ANYONE, Access, AccessError, Authenticator, Credentials, Rule, User
+from rtmb.auth import ANYONE, Authenticator, AuthTable, AuthTableError, Credentials, Rule, User
 from rtmb.test.support.users import USER, nkey_text
 
 
@@ -62,8 +62,8 @@ class TableTests(SynchronousTestCase):
     """The `[auth]` table: what is wrong in it is said in one line."""
 
     def wrong(self, table: Any) -> str:
-        with self.assertRaises(AccessError) as caught:
-            Access.from_table(table)
+        with self.assertRaises(AuthTableError) as caught:
+            AuthTable.from_table(table)
         return str(caught.exception)
 
     def test_mistakes(self) -> None:
@@ -98,7 +98,7 @@ class TableTests(SynchronousTestCase):
 
     def test_time_without_zone_is_utc(self) -> None:
         table = {"users": [{"user": "a", "password": "x", "expires": datetime(2030, 1, 1)}]}
-        user = Access.from_table(table).users[0]
+        user = AuthTable.from_table(table).users[0]
         self.assertEqual(user.expires, datetime(2030, 1, 1, tzinfo=UTC))
         self.assertFalse(user.expired(datetime(2029, 12, 31, tzinfo=UTC).timestamp()))
         self.assertTrue(user.expired(datetime(2030, 1, 1, tzinfo=UTC).timestamp()))
@@ -116,13 +116,13 @@ class AuthenticatorTests(TestCase):
 
     async def test_nothing_set(self) -> None:
         """With no users everyone is welcome, whatever they say."""
-        authenticator = Authenticator(Access())
+        authenticator = Authenticator(AuthTable())
         self.assertFalse(authenticator.required)
         self.assertIs(await self.ask(authenticator), ANYONE)
         self.assertIs(await self.ask(authenticator, user="x", password="y"), ANYONE)
 
     async def test_plain_password(self) -> None:
-        authenticator = Authenticator(Access(), user="a", password="x")
+        authenticator = Authenticator(AuthTable(), user="a", password="x")
         self.assertTrue(authenticator.required)
         self.assertEqual(await self.who(authenticator, user="a", password="x"), "a")
         for said in (
@@ -140,25 +140,25 @@ class AuthenticatorTests(TestCase):
     async def test_unknown_user_with_no_password(self) -> None:
         """An unknown user has no password, which is not the empty one."""
         guest = {"user": "guest", "password": ""}
-        authenticator = Authenticator(Access.from_table({"users": [guest]}))
+        authenticator = Authenticator(AuthTable.from_table({"users": [guest]}))
         self.assertEqual(await self.who(authenticator, user="guest"), "guest")
         self.assertIsNone(await self.who(authenticator, user="stranger"))
 
     async def test_bcrypt(self) -> None:
         secret = bcrypt.hashpw(b"x", bcrypt.gensalt(4)).decode()
-        authenticator = Authenticator(Access(), user="a", password=secret)
+        authenticator = Authenticator(AuthTable(), user="a", password=secret)
         self.assertEqual(await self.who(authenticator, user="a", password="x"), "a")
         self.assertIsNone(await self.who(authenticator, user="a", password="y"))
         self.assertIsNone(await self.who(authenticator, user="a", password=secret))
 
     async def test_broken_hash(self) -> None:
         """What only looks like a hash lets nobody in."""
-        authenticator = Authenticator(Access(), user="a", password="$2b$nonsense")
+        authenticator = Authenticator(AuthTable(), user="a", password="$2b$nonsense")
         self.assertIsNone(await self.who(authenticator, user="a", password="$2b$nonsense"))
 
     async def test_token(self) -> None:
         """A token may also come as the user, as in nats://token@host."""
-        authenticator = Authenticator(Access(), token="t")
+        authenticator = Authenticator(AuthTable(), token="t")
         self.assertEqual(await self.who(authenticator, token="t"), "")
         self.assertEqual(await self.who(authenticator, user="t"), "")
         self.assertIsNone(await self.who(authenticator, token="u"))
@@ -167,7 +167,7 @@ class AuthenticatorTests(TestCase):
     async def test_nkey(self) -> None:
         private = Ed25519PrivateKey.generate()
         public = nkey_text(bytes([USER]) + private.public_key().public_bytes_raw())
-        authenticator = Authenticator(Access.from_table({"users": [{"nkey": public}]}))
+        authenticator = Authenticator(AuthTable.from_table({"users": [{"nkey": public}]}))
         self.assertTrue(authenticator.nonce_needed)
 
         def signed(text: str) -> str:
@@ -184,7 +184,7 @@ class AuthenticatorTests(TestCase):
 
     async def test_guest(self) -> None:
         users = [{"user": "guest", "password": "g"}, {"user": "a", "password": "x"}]
-        access = Access.from_table({"users": users, "no_auth_user": "guest"})
+        access = AuthTable.from_table({"users": users, "no_auth_user": "guest"})
         authenticator = Authenticator(access)
         self.assertEqual(await self.who(authenticator), "guest")
         self.assertIsNone(await self.who(authenticator, user="a", password="wrong"))
@@ -194,7 +194,7 @@ class ReloadTests(SynchronousTestCase):
     """Who stays when users change."""
 
     def of(self, *users: dict[str, Any], token: str = "") -> Authenticator:
-        return Authenticator(Access.from_table({"users": list(users)}), token=token)
+        return Authenticator(AuthTable.from_table({"users": list(users)}), token=token)
 
     def let_in(self, authenticator: Authenticator, **said: str) -> User:
         user = self.successResultOf(authenticator.authenticate(Credentials(**said)))
@@ -204,23 +204,23 @@ class ReloadTests(SynchronousTestCase):
     def test_password_changed_or_user_gone(self) -> None:
         a, b = {"user": "a", "password": "x"}, {"user": "b", "password": "y"}
         user = self.let_in(self.of(a, b), user="a", password="x")
-        self.assertEqual(self.of(a).still(user), user)
-        self.assertIsNone(self.of(b).still(user))
-        self.assertIsNone(self.of({**a, "password": "z"}, b).still(user))
+        self.assertEqual(self.of(a).recheck(user), user)
+        self.assertIsNone(self.of(b).recheck(user))
+        self.assertIsNone(self.of({**a, "password": "z"}, b).recheck(user))
 
     def test_permissions_are_the_new_ones(self) -> None:
         a = {"user": "a", "password": "x"}
         user = self.let_in(self.of(a), user="a", password="x")
-        now = self.of({**a, "permissions": {"publish": {"deny": [">"]}}}).still(user)
+        now = self.of({**a, "permissions": {"publish": {"deny": [">"]}}}).recheck(user)
         assert now is not None
         self.assertFalse(now.publish.may_publish("a"))
 
     def test_users_appear(self) -> None:
         """Who came in when nothing was asked does not stay when something is."""
-        self.assertIsNone(self.of({"user": "a", "password": "x"}).still(ANYONE))
-        self.assertIs(self.of().still(ANYONE), ANYONE)
+        self.assertIsNone(self.of({"user": "a", "password": "x"}).recheck(ANYONE))
+        self.assertIs(self.of().recheck(ANYONE), ANYONE)
 
     def test_token_changed(self) -> None:
         user = self.let_in(self.of(token="t"), token="t")
-        self.assertEqual(self.of(token="t").still(user), user)
-        self.assertIsNone(self.of(token="u").still(user))
+        self.assertEqual(self.of(token="t").recheck(user), user)
+        self.assertIsNone(self.of(token="u").recheck(user))

@@ -73,7 +73,7 @@ class Scene:
                 for t in hub.history
             },
             "journal": self.journaled(),
-            "delivered": sorted((s.key, s.pattern, s.delivered) for s in hub.trie),
+            "delivered": sorted((s.key, s.pattern, s.delivered) for s in hub.routing),
         }
 
     def journaled(self) -> list[tuple[Any, ...]]:

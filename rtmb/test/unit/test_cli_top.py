@@ -6,13 +6,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.cli.top import Frame, Reading, _bytes, _number
+from rtmb.cli.top import Frame, MonitoringReading, _bytes, _number
 
 
 class FrameTests(SynchronousTestCase):
-    def reading(self, time: float, messages: int, *clients: dict[str, Any]) -> Reading:
+    def reading(self, time: float, messages: int, *clients: dict[str, Any]) -> MonitoringReading:
         topic = {"name": "a", "messages": messages}
-        return Reading(time, {"in_msgs": messages}, list(clients), [topic])
+        return MonitoringReading(time, {"in_msgs": messages}, list(clients), [topic])
 
     def test_rates_are_differences(self) -> None:
         before = self.reading(10.0, 100, {"cid": 1, "out_msgs": 50})

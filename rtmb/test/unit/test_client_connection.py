@@ -27,7 +27,7 @@ class Script(SynchronousTestCase):
         self.memory = MemoryBroker()
         self.client = self.memory.client()
         self.connection = Connection(self.client, parse_url("nats://h"))
-        self.client._dial = lambda client, address: self.dialed()
+        self.client._connector.dial = lambda client, address: self.dialed()
         self.client.connect().addErrback(lambda failure: None)
         self.link()
         self.connection.dataReceived(b'INFO {"server_id": "x", "max_payload": 100}\r\n')

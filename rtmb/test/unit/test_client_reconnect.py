@@ -34,7 +34,7 @@ class StayingTests(MemoryTests):
             self.assertEqual(self.told().count("error"), before)
             self.memory.advance(0.01)
             self.assertEqual(self.told().count("error"), before + 1)
-        client._random = lambda: 1.0
+        client._connector.random = lambda: 1.0
         self.memory.advance(4)  # the wait that had begun
         before = self.told().count("error")
         self.memory.advance(2)
@@ -77,13 +77,13 @@ class StayingTests(MemoryTests):
         """The next one first; those that a server names count too."""
         tried: list[str] = []
         client = self.memory.client(servers=["two", "three:5"])
-        dial = client._dial
+        dial = client._connector.dial
 
         def count(client: Client, address: Any) -> Deferred[Connection]:
             tried.append(f"{address.host}:{address.port}")
             return dial(client, address)
 
-        client._dial = count
+        client._connector.dial = count
         client.start()
         self.memory.advance()
         client._informed({"connect_urls": ["four:6", "two:4222", "no good:x", 7]})
@@ -111,7 +111,7 @@ class StayingTests(MemoryTests):
         self.assertEqual(self.read(plain), [b"0", b"1", b"2", b"3", b"4"])
         self.assertEqual(self.read(some), [b"0", b"1", b"2"])
         self.assertEqual(self.read(made_away), [b"1", b"2", b"3", b"4"])
-        self.assertEqual(len(self.memory.hub.trie), 2)
+        self.assertEqual(len(self.memory.hub.routing), 2)
 
     def test_publishing_while_away(self) -> None:
         """It waits, in order, within a limit of bytes, and arrives behind the subscriptions."""

@@ -22,7 +22,7 @@ class AskingTests(MemoryTests):
             [self.successResultOf(answer).text for answer in answers],
             [str(2 * i) for i in range(20)],
         )
-        self.assertEqual(len(self.memory.hub.trie), 2)
+        self.assertEqual(len(self.memory.hub.routing), 2)
         self.assertEqual(len(client._requests), 0)
 
     def test_nobody(self) -> None:

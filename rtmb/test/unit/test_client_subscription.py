@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.auth import Access
+from rtmb.auth import AuthTable
 from rtmb.client import (
     AuthenticationFailed,
     ClientError,
@@ -169,7 +169,7 @@ class ReadingTests(MemoryTests):
             client.publish("a", b"%d" % i)
         self.assertEqual(self.read(subscription), [b"0", b"1", b"2"])
         self.assertTrue(subscription.ended)
-        self.assertEqual(len(self.memory.hub.trie), 0)
+        self.assertEqual(len(self.memory.hub.routing), 0)
 
     def test_maximum_that_was_reached(self) -> None:
         """What was received before stays to be read."""
@@ -179,7 +179,7 @@ class ReadingTests(MemoryTests):
         self.memory.advance()
         subscription.unsubscribe(max=1)
         self.assertEqual(self.read(subscription), [b"0"])
-        self.assertEqual(len(self.memory.hub.trie), 0)
+        self.assertEqual(len(self.memory.hub.routing), 0)
 
     def test_unsubscribe(self) -> None:
         """At once: what waits is dropped, what still comes is nobody's."""
@@ -193,7 +193,7 @@ class ReadingTests(MemoryTests):
         subscription.unsubscribe()
         self.memory.advance()
         self.assertEqual(len(got), 1)
-        self.assertEqual(len(self.memory.hub.trie), 0)
+        self.assertEqual(len(self.memory.hub.routing), 0)
 
     def test_drain_a_subscription(self) -> None:
         """What was on its way is still read."""
@@ -226,7 +226,7 @@ class PermissionTests(SynchronousTestCase):
         """They are told, the reader of that subject too, and the connection lives."""
         rule = {"subscribe": {"allow": ["ok", "_INBOX.>"]}, "publish": {"deny": ["no"]}}
         user = {"user": "u", "password": "p", "permissions": rule}
-        memory = MemoryBroker(access=Access.from_table({"users": [user]}))
+        memory = MemoryBroker(auth=AuthTable.from_table({"users": [user]}))
         events: list[Event] = []
         client = memory.connect(user="u", password="p", on_event=events.append)
         allowed, denied = client.subscribe("ok"), client.subscribe("secret")

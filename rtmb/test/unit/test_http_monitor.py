@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from twisted.logger import capturedLogs
 
-from rtmb.auth import Access
+from rtmb.auth import AuthTable
 from rtmb.core.message import Message
 from rtmb.doors.http.metrics import BEAT, PAST
 from rtmb.doors.http.monitor import PREVIEW, duration, uptime
@@ -280,7 +280,7 @@ class TopiczTests(MonitorCase):
             {"user": "a", "password": "b", "permissions": permissions},
             {"user": "c", "password": "d"},
         ]
-        self.start(access=Access.from_table({"users": users}))
+        self.start(auth=AuthTable.from_table({"users": users}))
         for subject in ("secret", "open.a"):
             self.hub.publish(Message(subject, b"x"))
         said = base64.b64encode(b"a:b").decode()

@@ -24,7 +24,7 @@ class Broken:
     def authenticate(self, credentials: Credentials) -> Deferred[User | None]:
         return fail(RuntimeError("the directory does not answer"))
 
-    def still(self, user: User | None) -> User | None:
+    def recheck(self, user: User | None) -> User | None:
         return user
 
 

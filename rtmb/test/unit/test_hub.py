@@ -93,7 +93,7 @@ class HubTests(SynchronousTestCase):
     def test_inboxes_are_not_remembered(self) -> None:
         self.publish("_INBOX.a.b")
         self.assertEqual(len(self.hub.history), 0)
-        self.assertEqual(list(self.hub.trie.cached()), [])
+        self.assertEqual(list(self.hub.routing.cached()), [])
 
     def test_maximum(self) -> None:
         """A subscription ends by itself at its maximum, and at once if it is past it."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
-from rtmb.auth import Access, User
+from rtmb.auth import AuthTable, User
 from rtmb.codecs.msgpack import MOST_TOKENS, MOST_WILDCARDS
 from rtmb.config import Settings
 from rtmb.core.message import MOST_NESTED, Message
@@ -254,9 +254,9 @@ GUEST = {
 }
 
 
-def access(guest: str = "guest", **changes: Any) -> Access:
+def access(guest: str = "guest", **changes: Any) -> AuthTable:
     users = [{**GUEST, **changes}, {"user": "ann", "password": "pw"}]
-    return Access.from_table({"users": users, "no_auth_user": guest})
+    return AuthTable.from_table({"users": users, "no_auth_user": guest})
 
 
 class AccessTests(InMemory):
@@ -265,7 +265,7 @@ class AccessTests(InMemory):
 
     def test_closed_where_nobody_can_be_asked(self) -> None:
         """With users and no guest among them the door does not open, and says so once."""
-        self.start(access=access(""))
+        self.start(auth=access(""))
         with capturedLogs() as logs:
             self.service.privilegedStartService()
             self.service.startService()
@@ -282,7 +282,7 @@ class AccessTests(InMemory):
     def test_an_authenticator_that_takes_its_time(self) -> None:
         """Nobody is let in before it has said who they are."""
         answer: Deferred[User | None] = Deferred()
-        self.start(access=access())
+        self.start(auth=access())
         self.patch(self.memory.broker.authenticator, "authenticate", lambda credentials: answer)
         self.service.privilegedStartService()
         self.assertFalse(self.listens())
@@ -292,7 +292,7 @@ class AccessTests(InMemory):
         self.assertFalse(self.client().closed)
 
     def test_an_authenticator_that_fails(self) -> None:
-        self.start(access=access())
+        self.start(auth=access())
         answer: Deferred[User | None] = Deferred()
         self.patch(self.memory.broker.authenticator, "authenticate", lambda credentials: answer)
         self.service.privilegedStartService()
@@ -303,7 +303,7 @@ class AccessTests(InMemory):
     def test_permissions_of_the_guest(self) -> None:
         """What the guest may not publish goes nowhere, what it may not see does not come: live,
         retained, in bulk, or on topics that are no subjects."""
-        self.start(access=access())
+        self.start(auth=access())
         self.service.privilegedStartService()
         ann = self.memory.library(user="ann", **{"pass": "pw"})
         ann.send(b"SUB > 1\r\n")
@@ -326,17 +326,17 @@ class AccessTests(InMemory):
 
     def test_reload(self) -> None:
         """New permissions count at once; when there is no guest any more, the clients must go."""
-        self.start(access=access())
+        self.start(auth=access())
         self.service.privilegedStartService()
         client = self.client(subscribe("*"))
         client.heard()
         ann = self.memory.library(user="ann", **{"pass": "pw"})
         ann.send(b"PUB secret.a 1\r\n1\r\n")
         self.assertEqual(client.send(publish("closed.a", 1), publish("secret.a", 1)), [])
-        self.memory.broker.reload(Settings(access=access(permissions={})))
+        self.memory.broker.reload(Settings(auth=access(permissions={})))
         self.assertEqual(client.send(publish("secret.a", 1)), [["secret.a", 1]])
         self.assertEqual(client.send(publish("closed.a", 1)), [["closed.a", 1]])
-        self.memory.broker.reload(Settings(access=access("")))
+        self.memory.broker.reload(Settings(auth=access("")))
         self.assertTrue(client.closed)
         self.assertTrue(self.client().closed)
 
@@ -344,7 +344,7 @@ class AccessTests(InMemory):
         from datetime import UTC, datetime
 
         ends = datetime.fromtimestamp(self.memory.clock.seconds() + 60, UTC)
-        self.start(access=access(expires=ends))
+        self.start(auth=access(expires=ends))
         self.service.privilegedStartService()
         client = self.client()
         self.memory.clock.advance(59)

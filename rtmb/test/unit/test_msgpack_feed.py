@@ -83,7 +83,7 @@ class RouteTests(InMemory):
     def test_only_who_is_wanted(self) -> None:
         """A subject has the feed in its route while a client wants it, and not before or after:
         the text door's bulk walk depends on it."""
-        route = self.hub.trie.route
+        route = self.hub.routing.route
         self.assertFalse(route("a.b"))
         client = self.client(subscribe("a*"))
         self.assertTrue(route("a.b"))
@@ -98,11 +98,11 @@ class RouteTests(InMemory):
 
     def test_a_known_pattern_leaves_the_routes_alone(self) -> None:
         self.client(subscribe("*"))
-        route = self.hub.trie.route("a.b")
+        route = self.hub.routing.route("a.b")
         self.client(subscribe("*"))
         self.assertTrue(route.live)
         self.client().send(publish("a.b", 1))
-        self.assertIs(self.hub.trie.route("a.b"), route)
+        self.assertIs(self.hub.routing.route("a.b"), route)
 
     def test_more_topics_than_are_kept_ready(self) -> None:
         self.patch(feed, "_CACHE", 3)

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from rtmb.auth import Access, Credentials, User
+from rtmb.auth import AuthTable, Credentials, User
 from rtmb.config import Settings
 from rtmb.doors.nats.protocol import NatsProtocol
 from rtmb.interfaces import IAuthenticator, ISubscriber
@@ -281,7 +281,7 @@ class DialectTests(SynchronousTestCase):
         peer = broker.library()
         peer.send(b"SUB a 1\r\nSUB b q 2\r\n")
         peer.leave()
-        self.assertEqual(len(broker.hub.trie), 0)
+        self.assertEqual(len(broker.hub.routing), 0)
         self.assertEqual(broker.hub.clients, {})
         broker.clock.advance(0)  # the events of coming and going are told
         self.assertEqual(len(broker.clock.getDelayedCalls()), 1)  # the factory's own tick
@@ -327,7 +327,7 @@ class KeepAliveTests(SynchronousTestCase):
 
 class AccessTests(SynchronousTestCase):
     def broker(self, users: list[dict[str, Any]], **auth: Any) -> MemoryBroker:
-        return MemoryBroker(access=Access.from_table({"users": users, **auth}))
+        return MemoryBroker(auth=AuthTable.from_table({"users": users, **auth}))
 
     def test_nothing_before_connect(self) -> None:
         """With users set, CONNECT comes first and INFO says so."""
@@ -444,7 +444,7 @@ class AccessTests(SynchronousTestCase):
             def authenticate(self, credentials: Credentials) -> Deferred[User | None]:
                 return self.answer
 
-            def still(self, user: User | None) -> User | None:
+            def recheck(self, user: User | None) -> User | None:
                 return user
 
         for bulk in (True, False):
@@ -468,7 +468,7 @@ class AccessTests(SynchronousTestCase):
         u.heard()
         v.heard()
         users = [{"user": "u", "password": "p", "permissions": {"subscribe": {"deny": ["a"]}}}]
-        broker.broker.reload(Settings(access=Access.from_table({"users": users}), max_payload=4))
+        broker.broker.reload(Settings(auth=AuthTable.from_table({"users": users}), max_payload=4))
         heard = u.heard()
         self.assertIn(b"Permissions Violation for Subscription", heard)
         self.assertIn(b'"max_payload":4', heard)
@@ -526,7 +526,7 @@ class SlowConsumerTests(SynchronousTestCase):
         self.assertEqual(self.broker.broker.system.slow_consumers, {("nats", "close"): 1})
         self.assertEqual(self.neighbour.heard().count(b"MSG a 1 1000\r\n"), 2000)
         self.assertEqual(
-            [s.subscriber.name for s in self.broker.hub.trie], [self.neighbour.protocol.name]
+            [s.subscriber.name for s in self.broker.hub.routing], [self.neighbour.protocol.name]
         )
 
     def test_bounded(self) -> None:

@@ -148,7 +148,7 @@ class StreamTests(SynchronousTestCase):
         self.publish(*"12345")
         self.clock.pump([5.1, 5.1])
         self.assertTrue(self.transport.lost)
-        self.assertEqual(len(self.hub.trie), 0)
+        self.assertEqual(len(self.hub.routing), 0)
 
     def test_silence_is_not_being_stuck(self) -> None:
         """A socket that stays full while nothing has to be dropped is left alone."""

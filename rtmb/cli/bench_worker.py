@@ -1,8 +1,8 @@
 """The process that `rtmb bench` measures with: it makes the load and nothing else.
 
-It reads a `Plan` from its standard input and writes what happens to its standard output, a JSON
-object a line. Drawing the progress is left to the process that started it, so that it costs the
-measurement nothing.
+It reads a `BenchPlan` from its standard input and writes what happens to its standard output, a
+JSON object a line. Drawing the progress is left to the process that started it, so that it costs
+the measurement nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from itertools import cycle, islice
 
 import msgspec
 
-from rtmb.cli.load import (
+from rtmb.cli.bench_load import (
     PATIENCE,
     PING,
     PONG,
     REPORT,
     SPIN,
     BenchmarkError,
-    Connection,
+    LoadConnection,
     Sender,
     delivered_bytes,
     publish_frame,
@@ -42,7 +42,7 @@ NUMBER = 8
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 
-class Server(msgspec.Struct):
+class BenchServer(msgspec.Struct):
     """Where to connect, and what CONNECT says there beyond the usual."""
 
     host: str
@@ -50,8 +50,8 @@ class Server(msgspec.Struct):
     credentials: dict[str, str] = {}
 
 
-class Plan(msgspec.Struct, kw_only=True):
-    servers: list[Server]
+class BenchPlan(msgspec.Struct, kw_only=True):
+    servers: list[BenchServer]
     publishers: int
     subscribers: int
     size: int
@@ -67,13 +67,13 @@ class Plan(msgspec.Struct, kw_only=True):
     payloads: list[bytes]
 
 
-class Progress(msgspec.Struct, tag=True):
+class RoundProgress(msgspec.Struct, tag=True):
     server: int
     turn: int
     part: float
 
 
-class Result(msgspec.Struct, tag=True):
+class RoundResult(msgspec.Struct, tag=True):
     """One round against one server."""
 
     server: int
@@ -89,24 +89,24 @@ class Result(msgspec.Struct, tag=True):
     late: float | None = None
 
 
-class Problem(msgspec.Struct, tag=True):
+class BenchProblem(msgspec.Struct, tag=True):
     server: int
     text: str
 
 
-Event = Progress | Result | Problem
+Event = RoundProgress | RoundResult | BenchProblem
 
 
-class Bench:
+class ServerBench:
     """The connections to one server, and rounds of the plan on them."""
 
-    def __init__(self, plan: Plan, index: int, report: Callable[[Event], None]) -> None:
+    def __init__(self, plan: BenchPlan, index: int, report: Callable[[Event], None]) -> None:
         self.plan = plan
         self.index = index
         self._report = report
         server = plan.servers[index]
         connections = [
-            Connection((server.host, server.port), server.credentials)
+            LoadConnection((server.host, server.port), server.credentials)
             for _ in range(plan.publishers + plan.subscribers)
         ]
         self.publishers = connections[: plan.publishers]
@@ -129,9 +129,9 @@ class Bench:
         for connection in (*self.publishers, *self.subscribers):
             connection.close()
 
-    def round(self, turn: int) -> Result:
+    def round(self, turn: int) -> RoundResult:
         def progress(part: float) -> None:
-            self._report(Progress(self.index, turn, part))
+            self._report(RoundProgress(self.index, turn, part))
 
         if self.plan.rate is not None:
             return self._paced(turn, self.plan.rate, progress)
@@ -140,13 +140,15 @@ class Bench:
     def _messages(self) -> Iterator[tuple[str, bytes]]:
         return zip(cycle(self._subjects), cycle(self._payloads), strict=True)
 
-    def _result(self, turn: int, seconds: float, shares: list[int], sizes: list[int]) -> Result:
+    def _result(
+        self, turn: int, seconds: float, shares: list[int], sizes: list[int]
+    ) -> RoundResult:
         """Of a round in which each publisher sent its share of messages, of these sizes in turn."""
         published, copies = sum(shares), self._copies
         payloads = sum(
             share // len(sizes) * sum(sizes) + sum(sizes[: share % len(sizes)]) for share in shares
         )
-        return Result(
+        return RoundResult(
             server=self.index,
             turn=turn,
             version=self.version,
@@ -158,7 +160,7 @@ class Bench:
 
     # As fast as it goes
 
-    def _flat_out(self, turn: int, progress: Callable[[float], None]) -> Result:
+    def _flat_out(self, turn: int, progress: Callable[[float], None]) -> RoundResult:
         """Prepared chunks out, counted bytes in."""
         plan = self.plan
         average = sum(map(len, self._payloads)) / len(self._payloads) + 40
@@ -208,7 +210,7 @@ class Bench:
 
     # At a constant rate
 
-    def _paced(self, turn: int, rate: float, progress: Callable[[float], None]) -> Result:
+    def _paced(self, turn: int, rate: float, progress: Callable[[float], None]) -> RoundResult:
         """Each message at its time, and its latency from that time on.
 
         Counting from the intended time charges a stall to every message it held up, not to one.
@@ -239,8 +241,8 @@ class _PacedRun:
 
     def __init__(
         self,
-        publishers: Sequence[Connection],
-        subscribers: Sequence[Connection],
+        publishers: Sequence[LoadConnection],
+        subscribers: Sequence[LoadConnection],
         heads: Sequence[tuple[bytes, bytes]],
         rate: float,
         total: int,
@@ -345,12 +347,12 @@ class _PacedRun:
 
 
 @contextmanager
-def _benches(plan: Plan, report: Callable[[Event], None]) -> Iterator[list[Bench]]:
-    benches: list[Bench] = []
+def _benches(plan: BenchPlan, report: Callable[[Event], None]) -> Iterator[list[ServerBench]]:
+    benches: list[ServerBench] = []
     try:
         for index, server in enumerate(plan.servers):
             try:
-                benches.append(Bench(plan, index, report))
+                benches.append(ServerBench(plan, index, report))
             except OSError as error:
                 where = f"{server.host}:{server.port}"
                 raise _BenchError(index, f"{where}: {error.strerror or error}") from None
@@ -368,7 +370,7 @@ class _BenchError(Exception):
         self.server = server
 
 
-def work(plan: Plan, report: Callable[[Event], None]) -> None:
+def work(plan: BenchPlan, report: Callable[[Event], None]) -> None:
     """All rounds, the servers in turn: what else the machine does then hits them alike."""
     try:
         with _benches(plan, report) as benches:
@@ -380,12 +382,12 @@ def work(plan: Plan, report: Callable[[Event], None]) -> None:
                     except (BenchmarkError, OSError) as error:
                         raise _BenchError(bench.index, str(error)) from None
     except _BenchError as trouble:
-        report(Problem(trouble.server, str(trouble)))
+        report(BenchProblem(trouble.server, str(trouble)))
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the one who started us
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
+    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=BenchPlan)
     encoder = msgspec.json.Encoder()
 
     def report(event: Event) -> None:

@@ -21,17 +21,17 @@ from rtmb.core.subjects import is_subject
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Text of others, fit for a terminal."""
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text.replace("\r\n", "\n"))
 
 
-class FormError(ValueError):
+class LineError(ValueError):
     """A line that is no message."""
 
 
-class Parts(NamedTuple):
+class RecordedMessage(NamedTuple):
     """What is needed to publish a message again."""
 
     time: float  # seconds since the recording began
@@ -41,49 +41,49 @@ class Parts(NamedTuple):
     headers: dict[str, list[str]]
 
 
-def to_fields(message: Message) -> dict[str, Any]:
-    found: dict[str, Any] = {"subject": message.subject}
+def message_fields(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {"subject": message.subject}
     if message.reply is not None:
-        found["reply"] = message.reply
+        fields["reply"] = message.reply
     if message.headers:
-        found["headers"] = message.headers.lists()
+        fields["headers"] = message.headers.lists()
     try:
-        found["payload"] = message.payload.decode()
+        fields["payload"] = message.payload.decode()
     except UnicodeDecodeError:
-        found["payload_base64"] = base64.b64encode(message.payload).decode()
-    return found
+        fields["payload_base64"] = base64.b64encode(message.payload).decode()
+    return fields
 
 
-def to_line(fields: dict[str, Any]) -> bytes:
+def json_line(fields: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(fields) + b"\n"
     except UnicodeEncodeError:  # a subject or header that was no UTF-8 on the wire
-        return msgspec.json.encode(_printable(fields)) + b"\n"
+        return msgspec.json.encode(_as_utf8(fields)) + b"\n"
 
 
-def _printable(value: Any) -> Any:
+def _as_utf8(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(value, dict):
-        return {_printable(k): _printable(v) for k, v in value.items()}
-    return [_printable(v) for v in value] if isinstance(value, list) else value
+        return {_as_utf8(k): _as_utf8(v) for k, v in value.items()}
+    return [_as_utf8(v) for v in value] if isinstance(value, list) else value
 
 
-def from_line(line: bytes) -> Parts:
+def parse_line(line: bytes) -> RecordedMessage:
     try:
         fields = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise FormError("not JSON") from None
+        raise LineError("not JSON") from None
     if not isinstance(fields, dict):
-        raise FormError("not a JSON object")
+        raise LineError("not a JSON object")
     time, subject = fields.get("t"), fields.get("subject")
     if isinstance(time, bool) or not isinstance(time, (int, float)):
-        raise FormError("no time in it (t)")
+        raise LineError("no time in it (t)")
     if not isinstance(subject, str) or not is_subject(subject):
-        raise FormError("no subject to publish on")
+        raise LineError("no subject to publish on")
     reply, headers = fields.get("reply"), fields.get("headers", {})
     if reply is not None and not (isinstance(reply, str) and is_subject(reply)):
-        raise FormError("reply is no subject")
+        raise LineError("reply is no subject")
     try:
         lists = msgspec.convert(headers, dict[str, list[str]])
         text = fields.get("payload")
@@ -92,5 +92,5 @@ def from_line(line: bytes) -> Parts:
         else:
             payload = base64.b64decode(fields["payload_base64"], validate=True)
     except (KeyError, TypeError, binascii.Error, msgspec.ValidationError):
-        raise FormError("no payload, or headers that are none") from None
-    return Parts(float(time), subject, payload, reply, lists)
+        raise LineError("no payload, or headers that are none") from None
+    return RecordedMessage(float(time), subject, payload, reply, lists)

@@ -19,7 +19,7 @@ from rtmb.client.address import parse_url
 ENOUGH = 1 << 20
 
 
-class Link:
+class CommandConnection:
     """A client, and what the server complained about."""
 
     def __init__(self, on_complaint: Callable[[Exception], object] | None = None) -> None:
@@ -55,16 +55,16 @@ async def connected(
     *,
     reconnect: bool = True,
     on_complaint: Callable[[Exception], object] | None = None,
-) -> AsyncIterator[Link]:
+) -> AsyncIterator[CommandConnection]:
     """Connect, and close at the end, whatever the end is."""
-    link = Link(on_complaint)
+    connection = CommandConnection(on_complaint)
     url, *others = target.url.split(",")
     try:
         for each in (url, *others):
             parse_url(each)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    link.client = await connect(
+    connection.client = await connect(
         url,
         servers=others,
         name=f"rtmb {name}",
@@ -74,13 +74,13 @@ async def connected(
         nkey_seed=target.nkey_seed,
         tls=_tls(target),
         reconnect=reconnect,
-        on_event=link.event,
+        on_event=connection.event,
         reactor=reactor,
     )
     try:
-        yield link
+        yield connection
     finally:
-        await link.client.close()
+        await connection.client.close()
 
 
 def is_rtmb(client: Client) -> bool:

@@ -14,12 +14,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-Address = tuple[str, int]
-Message = tuple[str, int]  # subject, payload size
+HostAndPort = tuple[str, int]
+SubjectAndSize = tuple[str, int]  # a message, as far as the load looks at it
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
@@ -35,7 +34,6 @@ CONNECT: dict[str, Any] = {
 }
 PATIENCE = 20  # seconds without an answer, after which a server counts as stuck
 SID = "1"
-TICK = 0.001  # seconds between two paced sends
 REPORT = 0.1  # seconds between two reports of progress
 SPIN = 0.0001  # timers wake late by about this much, so the last stretch to a send is polled
 
@@ -47,10 +45,10 @@ class BenchmarkError(Exception):
     """A measurement that could not be made: a closed connection, a timeout, a wrong count."""
 
 
-class Connection:
+class LoadConnection:
     """One client connection, its handshake done."""
 
-    def __init__(self, address: Address, credentials: Mapping[str, str] | None = None) -> None:
+    def __init__(self, address: HostAndPort, credentials: Mapping[str, str] | None = None) -> None:
         self.socket = socket.create_connection(address, timeout=PATIENCE)
         # The kernel's own timeouts spare the poll() that Python's would add to every call.
         self.socket.settimeout(None)
@@ -167,7 +165,7 @@ def publish_frame(subject: str, payload: bytes) -> bytes:
     return b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload)
 
 
-def publish_frames(messages: Iterable[Message]) -> bytes:
+def publish_frames(messages: Iterable[SubjectAndSize]) -> bytes:
     """The PUB frames of `messages`, as one chunk."""
     messages = list(messages)
     payloads = sample_payloads(size for _, size in messages)
@@ -177,7 +175,7 @@ def publish_frames(messages: Iterable[Message]) -> bytes:
     )
 
 
-def delivered_bytes(messages: Iterable[Message]) -> int:
+def delivered_bytes(messages: Iterable[SubjectAndSize]) -> int:
     """How many bytes one subscriber receives for `messages`."""
     return sum(len(f"MSG {subject} {SID} {size}\r\n") + size + 2 for subject, size in messages)
 
@@ -186,7 +184,7 @@ class Sender:
     """A publisher with its whole send ahead of it: a chunk, `repeats` times, then a tail."""
 
     def __init__(
-        self, connection: Connection, chunk: bytes, repeats: int, tail: bytes = b""
+        self, connection: LoadConnection, chunk: bytes, repeats: int, tail: bytes = b""
     ) -> None:
         self.connection = connection
         self._chunk = self._rest = memoryview(chunk)
@@ -207,7 +205,7 @@ class Sender:
 
 def pump(
     senders: Sequence[Sender],
-    subscribers: Sequence[Connection],
+    subscribers: Sequence[LoadConnection],
     expected: int,
     timeout: float = inf,
     progress: Callable[[float], None] | None = None,
@@ -250,88 +248,3 @@ def pump(
     if surplus % len(PING) or surplus > len(PING) * len(subscribers):
         raise BenchmarkError(f"{surplus:,} bytes more than the {expected:,} expected")
     return elapsed
-
-
-@dataclass(frozen=True)
-class Route:
-    """A publisher and a subscriber of one subject, each on its own connection."""
-
-    publisher: Connection
-    subscriber: Connection
-    subject: str
-    size: int
-
-    def open(self) -> Route:
-        self.subscriber.subscribe(self.subject)
-        return self
-
-    def close(self) -> None:
-        self.publisher.flush()
-        self.subscriber.unsubscribe()
-
-    def frames(self, count: int = 1) -> bytes:
-        return publish_frames([(self.subject, self.size)] * count)
-
-    @property
-    def delivered(self) -> int:
-        return delivered_bytes([(self.subject, self.size)])
-
-
-def ping_pong_latencies(route: Route, seconds: float) -> list[float]:
-    """Seconds from publisher to subscriber, one message in flight at a time."""
-    frame, delivered = route.frames(), route.delivered
-    latencies: list[float] = []
-    end = time.perf_counter() + seconds
-    sent = 0.0
-    while sent < end:
-        sent = time.perf_counter()
-        route.publisher.send(frame)
-        missing = delivered
-        while missing > 0:
-            missing -= route.subscriber.receive()
-        latencies.append(time.perf_counter() - sent)
-    return latencies
-
-
-def paced_latencies(
-    probe: Route, background: Route, rate: int, seconds: float, background_reads: bool = True
-) -> list[float]:
-    """Seconds from each probe's intended time to its arrival, with `rate` other messages a second.
-
-    Counting from the intended time charges a stall to every probe it held up, not to one only.
-    """
-    frame, delivered = probe.frames(), probe.delivered
-    burst = memoryview(background.frames(round(rate * TICK)))
-    rest = burst[:0]
-    watched = [probe.subscriber] + ([background.subscriber] if background_reads else [])
-    sockets = {connection.socket: connection for connection in watched}
-    total = round(seconds / TICK)
-    latencies: list[float] = []
-    sent = bursts = received = 0
-    started = time.perf_counter() + TICK
-    while len(latencies) < total:
-        now = time.perf_counter()
-        if now > started + seconds + PATIENCE:
-            raise BenchmarkError(f"{total - len(latencies):,} of {total:,} probes did not arrive")
-        if sent < total and now >= started + sent * TICK:
-            probe.publisher.send(frame)
-            sent += 1
-        # Half a tick off, so that a probe meets a broker at work and not always a fresh burst.
-        if sent < total and now >= started + (bursts + 0.5) * TICK:
-            rest = rest or burst  # a publisher that is held back skips bursts, as a real one would
-            bursts += 1
-        if rest:
-            rest = rest[background.publisher.send_some(rest) :]
-        due = started + min(sent, bursts + 0.5) * TICK - SPIN
-        wait = max(0.0, due - time.perf_counter()) if sent < total else TICK
-        for ready in select.select(sockets, (), (), wait)[0]:
-            if ready is not probe.subscriber.socket:
-                sockets[ready].discard()
-                continue
-            received += probe.subscriber.receive()
-            now = time.perf_counter()
-            for index in range(len(latencies), received // delivered):
-                latencies.append(now - started - index * TICK)
-    if background_reads:
-        background.publisher.send(rest)  # the connection is used again: end on a whole frame
-    return latencies

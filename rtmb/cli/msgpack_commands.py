@@ -29,7 +29,7 @@ BURST = 7 * 16
 MOST = 64 << 20
 
 
-class Address(click.ParamType[tuple[str, int]]):
+class HostAndPort(click.ParamType[tuple[str, int]]):
     name = "host:port"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, int]:
@@ -118,7 +118,7 @@ class Flood:
 
 address_option = click.option(
     "--address",
-    type=Address(),
+    type=HostAndPort(),
     default="127.0.0.1:36912",
     show_default=True,
     help="The msgpack door.",

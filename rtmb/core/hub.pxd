@@ -1,0 +1,39 @@
+cimport cython
+
+cimport rtmb.core.raw as raw
+from rtmb.core.counters cimport Counters
+from rtmb.core.history cimport History, Topic
+from rtmb.core.publication cimport Publication
+from rtmb.core.routing cimport Interest, Outlet, Route, Routing, Subscription, choose
+
+
+cdef class Hub:
+    cdef public object clock
+    cdef public object journal
+    cdef public History history
+    cdef public Routing routing
+    cdef public Counters totals
+    cdef public list awake
+    cdef public Py_ssize_t collected
+
+    @cython.locals(topic=Topic)
+    cpdef Route route(self, bytes subject)
+    @cython.locals(topic=Topic)
+    cpdef Route find(self, bytes subject)
+    @cython.locals(
+        size=Py_ssize_t, count=Py_ssize_t, interest=Interest, plain=list,
+        subscription=Subscription, topic=Topic, deal=tuple,
+    )
+    cpdef Py_ssize_t pass_on(
+        self, Route route, Publication publication, mute, Counters counters
+    ) except -1
+    @cython.locals(member=Subscription)
+    cdef Py_ssize_t _deal(
+        self, tuple deal, Publication publication, mute, Py_ssize_t size
+    ) except -1
+    @cython.locals(counters=Counters, outlet=Outlet)
+    cdef void _hand(
+        self, Subscription subscription, Publication publication, Py_ssize_t size
+    ) except *
+    cdef void _journal(self, Publication publication) except *
+    cpdef void wake(self, subscriber) except *
