@@ -222,8 +222,8 @@ class Feed:
                 for asked in audience.clients[client]:
                     asked.delivered += len(shares[audience])
             if client.retained:
-                mine = chain(*map(shares.__getitem__, key))
-                client.retained.heard({fresh[i][1].subject: first + i for i in mine})
+                sent = chain(*map(shares.__getitem__, key))
+                client.retained.heard({fresh[i][1].subject: first + i for i in sent})
         if self.behind:
             self._keep(
                 Entry(first + i, message.subject, packed[i], sizes[i])
