@@ -5,6 +5,7 @@ more of the calls.
 |---|---|
 | ``GET /journal?from=&to=&subject=&partition=i/n&limit=`` | messages, as `rtmb.codecs.columns` |
 | ``GET /journal/position?at=earliest`` or ``latest``, or ``time=`` | where to begin |
+| ``… &behind=`` a position | and how far that is behind |
 | ``GET /journal/wait?from=&subject=&messages=&bytes=&least=&timeout=`` | how far to read |
 | ``PUT /journal/leases/{consumer}`` ``{"position", "ttl"}``, ``DELETE`` | how far behind that is |
 | ``POST /journal/publish`` | how many messages were new |
@@ -29,7 +30,8 @@ from rtmb.auth import ANYONE, User
 from rtmb.codecs import columns as frames
 from rtmb.codecs.nats import to_wire
 from rtmb.config import seconds
-from rtmb.core.journal import Journal, Lease, LeaseError, Repeats
+from rtmb.core.journal import Journal, Repeats
+from rtmb.core.leases import Lease, LeaseError
 from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.segments import Selection
 from rtmb.core.subjects import is_subject
@@ -231,7 +233,12 @@ class Position(Call):
             seq = journal.first if at == "earliest" else journal.next
         else:
             raise bad("say at=earliest, at=latest or time=<seconds since 1970>")
-        return {**_bounds(journal), "seq": seq}
+        found = {**_bounds(journal), "seq": seq}
+        reader = _whole(request, "behind")
+        if reader is not None:
+            lag = journal.lag(Lease("", reader, 0.0, 0.0))
+            found |= {"lag": lag.lag, "lag_seconds": lag.lag_seconds}
+        return found
 
 
 class Wait(Call):
@@ -348,7 +355,7 @@ class Leases(Call):
             lease = journal.lease(consumer, position, ttl, wanted.patterns)
         except LeaseError as error:
             raise RefusedError(429, "TOO_MANY", str(error)) from None
-        return {**_bounds(journal), **journal.lag(lease)}
+        return {**_bounds(journal), **journal.lag(lease)._asdict()}
 
     render_POST = render_PUT
 
@@ -467,12 +474,14 @@ class Alarm:
         self._broker, self._journal = broker, journal
 
     def __call__(self, lease: Lease) -> None:
-        facts = self._journal.lag(lease)
+        lag = self._journal.lag(lease)
+        when = "" if lag.time_left is None else f" in {lag.time_left:.0f} s at this rate"
         self.log.warn(
-            "journal: {consumer} is {lag} messages behind, and what it has not read is about to be "
-            "overwritten; see --journal-bytes and --journal-messages",
+            "journal: {consumer} is {lag} messages ({lag_seconds} s) behind, and what it has not "
+            "read is about to be overwritten{when}; see --journal-bytes and --journal-messages",
             consumer=lease.consumer,
-            **facts,
+            when=when,
+            **lag._asdict(),
         )
         self._broker.system.tell(
             "journal_lag",
@@ -480,8 +489,7 @@ class Alarm:
             position=lease.position,
             first=self._journal.first,
             next=self._journal.next,
-            lag=facts["lag"],
-            lost=facts["lost"],
+            **lag._asdict(),
         )
 
 

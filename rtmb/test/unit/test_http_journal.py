@@ -180,6 +180,15 @@ class HttpTests(SynchronousTestCase):
         self.refused(400, "consumer", "PUT", "/journal/leases/", body)
         self.refused(409, "restarted", "PUT", "/journal/leases/q?epoch=old", body)
 
+    def test_how_far_behind_a_position_is(self) -> None:
+        for _ in range(5):
+            self.http.publish("a", b"x")
+            self.http.clock.advance(1)
+        said = self.http.get("/journal/position?at=latest&behind=3")
+        self.assertEqual((said["seq"], said["lag"], said["lag_seconds"]), (6, 3, 3.0))
+        said = self.http.get("/journal/position?at=latest&behind=6")
+        self.assertEqual((said["lag"], said["lag_seconds"]), (0, 0.0))
+
     def test_a_consumer_that_falls_behind_is_told_of(self) -> None:
         heard: list[dict[str, Any]] = []
         peer = self.http.memory.connect(b"SUB !system/events/journal_lag 1\r\n")
@@ -193,6 +202,8 @@ class HttpTests(SynchronousTestCase):
                 self.assertEqual(self.journal.first, 1, "nothing is lost yet")
         self.assertEqual([h["consumer"] for h in heard], ["slow"])
         self.assertEqual((heard[0]["position"], heard[0]["lost"]), (1, 0))
+        self.assertEqual(heard[0]["lag"], heard[0]["next"] - 1)
+        self.assertIn("time_left", heard[0])
 
     def test_permissions(self) -> None:
         """Reading needs the right to subscribe; what is denied is left out."""
