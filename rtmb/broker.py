@@ -7,6 +7,7 @@ reactor, and start it like any Twisted service.
 from __future__ import annotations
 
 import ipaddress
+import platform
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
+from rtmb import __version__, compiled
 from rtmb.announcements import System
 from rtmb.auth import Authenticator
 from rtmb.config import Settings, SettingsError
@@ -86,6 +88,12 @@ class Broker(MultiService):
         return f"nats://{self.settings.interface}:{self.port}"
 
     def privilegedStartService(self) -> None:
+        self.log.info(
+            "rtmb {version} on Python {python}, {form}",
+            version=__version__,
+            python=platform.python_version(),
+            form=compiled.form(),
+        )
         super().privilegedStartService()
         if not self.authenticator.required and not _is_loopback(self.settings.interface):
             self.log.warn(

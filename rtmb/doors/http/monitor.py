@@ -22,7 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 
-from rtmb import __version__
+from rtmb import __version__, compiled
 from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
 from rtmb.core.subjects import Subscription, is_subject
@@ -293,6 +293,7 @@ class Monitor:
             "slow_consumers": system.slow_consumers.total(),
             "subscriptions": len(hub.trie),
             # Beyond nats-server:
+            "form": compiled.form(),
             "drops": system.drops.total(),
             "topics": len(hub.history),
             "history_messages": messages,
