@@ -19,13 +19,12 @@ from twisted.protocols.basic import LineOnlyReceiver
 from zope.interface import implementer
 
 from rtmb.broker import Broker
-from rtmb.codecs.nats import to_wire
 from rtmb.config import SettingsError, port_number
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
-from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.core.subjects import is_pattern, is_subject, to_raw
 from rtmb.interfaces import IDoor, ISubscriber
 
 #: A client that leaves this many bytes unread is dropped.
@@ -69,7 +68,7 @@ class EchoProtocol(LineOnlyReceiver):
     def deliver(self, subscription: Subscription, message: Message) -> None:
         if not self.waiting:
             self.hub.wake(self)
-        self.waiting.append(to_wire(message.subject) + b" " + message.payload)
+        self.waiting.append(to_raw(message.subject) + b" " + message.payload)
 
     def flush(self) -> bool:
         if not self.stalled:
