@@ -3,6 +3,13 @@ cimport cython
 cimport rtmb.core.raw as raw
 
 
+cdef Py_ssize_t _WHOLE
+cdef Py_ssize_t _SMALL
+cdef Py_ssize_t _GROWTH
+cdef Py_ssize_t _LARGE
+
+
+@cython.final
 cdef class Batch:
     cdef list _pieces
     cdef bytearray _room
@@ -13,12 +20,12 @@ cdef class Batch:
     @cython.locals(room=bytearray)
     cpdef bytearray room(self, Py_ssize_t size)
     cpdef Py_ssize_t used(self)
-    cpdef void wrote(self, Py_ssize_t end) except *
+    cpdef int wrote(self, Py_ssize_t end) except -1
     @cython.locals(room=bytearray)
-    cpdef void append(self, bytes piece) except *
+    cpdef int append(self, bytes piece) except -1
     cpdef list take(self)
     @cython.locals(room=bytearray)
-    cpdef void clear(self) except *
+    cpdef int clear(self) except -1
     @cython.locals(larger=bytearray, used=Py_ssize_t)
     cdef bytearray _grow(self, bytearray room, Py_ssize_t size)
     cdef void _close_room(self) except *

@@ -18,6 +18,9 @@ LARGE = SMALL * GROWTH**3
 _MOST_SPARE = 32
 _spare: list[bytearray] = []
 
+_WHOLE = WHOLE
+_SMALL, _GROWTH, _LARGE = SMALL, GROWTH, LARGE
+
 Piece = bytes | memoryview
 
 
@@ -47,7 +50,7 @@ class Batch:
         """A room with space for `size` bytes at `used()`; `wrote` takes them over."""
         room = self._room
         if room is None:
-            room = self._room = bytearray(SMALL) if size <= SMALL else _new_room(size)
+            room = self._room = bytearray(_SMALL) if size <= _SMALL else _new_room(size)
         elif len(room) - self._used < size:
             room = self._grow(room, size)
         return room
@@ -61,7 +64,7 @@ class Batch:
 
     def append(self, piece: bytes) -> None:
         """Add some bytes."""
-        if len(piece) >= WHOLE:
+        if len(piece) >= _WHOLE:
             self._close_room()
             if self._pieces is None:
                 self._pieces = []
@@ -86,7 +89,7 @@ class Batch:
         """Forget everything, and give the room to others."""
         room = self._room
         if room is not None:
-            if len(room) == LARGE and len(_spare) < _MOST_SPARE:
+            if len(room) == _LARGE and len(_spare) < _MOST_SPARE:
                 _spare.append(room)
             self._room = None
         self._pieces = None
@@ -96,7 +99,7 @@ class Batch:
     def _grow(self, room: bytearray, size: int) -> bytearray:
         """More space: a smaller room moves into a larger one, the largest is closed."""
         used = self._used
-        if len(room) < LARGE and used + size <= LARGE:
+        if len(room) < _LARGE and used + size <= _LARGE:
             larger = _new_room(used + size)
             larger[:used] = memoryview(room)[:used]
         else:
@@ -125,9 +128,9 @@ class Batch:
 
 def _new_room(size: int) -> bytearray:
     """The smallest room that is large enough."""
-    capacity = SMALL
+    capacity = _SMALL
     while capacity < size:
-        capacity *= GROWTH
-    if capacity == LARGE and _spare:
+        capacity *= _GROWTH
+    if capacity == _LARGE and _spare:
         return _spare.pop()
-    return bytearray(capacity if capacity <= LARGE else size)
+    return bytearray(capacity if capacity <= _LARGE else size)

@@ -6,6 +6,11 @@ from rtmb.core.publication cimport Publication
 from rtmb.core.routing cimport Route
 
 
+cdef Py_ssize_t _PAYLOAD_COST
+cdef Py_ssize_t _MESSAGE_COST
+cdef Py_ssize_t _TOPIC_COST
+
+
 cdef class Topic(Route):
     cdef public list ring
     cdef public Py_ssize_t first
@@ -27,23 +32,23 @@ cdef class History:
     cdef list _free
 
     @cython.locals(place=int)
-    cpdef void add(self, Topic topic) except *
+    cpdef int add(self, Topic topic) except -1
     @cython.locals(place=int)
     cpdef void remove(self, Topic topic) except *
     @cython.locals(place=int)
-    cpdef void used(self, Topic topic) except *
-    @cython.locals(cost=Py_ssize_t)
-    cpdef void keep(self, Topic topic, Publication publication) except *
+    cpdef int used(self, Topic topic) except -1
+    cpdef int keep(self, Topic topic, Publication publication) except -1
     @cython.locals(ring=list, first=Py_ssize_t)
-    cdef void _keep(self, Topic topic, entry, time, Py_ssize_t cost) except *
+    cdef int _keep(self, Topic topic, entry, time, Py_ssize_t cost) except -1
     @cython.locals(place=int, after=int, topic=Topic)
-    cdef void _make_room(self) except *
+    cdef int _make_room(self) except -1
     @cython.locals(ring=list, first=Py_ssize_t, dropped=Py_ssize_t, there=Py_ssize_t, cost=Py_ssize_t)
     cdef void _shrink(self, Topic topic, Py_ssize_t least) except *
     @cython.locals(before=int, after=int)
-    cdef void _take_out(self, int place) except *
+    cdef int _take_out(self, int place) except -1
     @cython.locals(last=int)
-    cdef void _put_last(self, int place) except *
+    cdef int _put_last(self, int place) except -1
 
 
+@cython.locals(cost=Py_ssize_t, payload=bytes, reply=bytes, headers=bytes)
 cdef Py_ssize_t _cost(entry) except -1

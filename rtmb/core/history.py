@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from rtmb.core import raw
 from rtmb.core.message import Message
-from rtmb.core.publication import Publication
+from rtmb.core.publication import Entry, Publication
 from rtmb.core.routing import Route
 from rtmb.core.subjects import from_raw, to_raw
 
@@ -22,6 +22,7 @@ PAYLOAD_COST = 56
 MESSAGE_COST = 320
 #: What a topic costs beyond its messages: itself, its places in the tables, its name.
 TOPIC_COST = 400
+_PAYLOAD_COST, _MESSAGE_COST, _TOPIC_COST = PAYLOAD_COST, MESSAGE_COST, TOPIC_COST
 #: A topic that stands nowhere in the order of use.
 _NOWHERE = -1
 
@@ -33,9 +34,8 @@ class Topic(Route):
 
     def __init__(self, subject: bytes, share: int) -> None:
         super().__init__(subject, share)
-        #: Messages and times in turn: what was kept, when it came, …; `first` is the oldest. What
-        #: is kept is the payload alone if that is all there is to a message, or else a `Message`.
-        self.ring: list[bytes | Message | float | None] | None = None
+        #: Messages and times in turn: what was kept, when it came, …; `first` is the oldest.
+        self.ring: list[Entry | float | None] | None = None
         self.first = 0
         #: How often it was published on, and how many bytes.
         self.messages = 0
@@ -78,9 +78,13 @@ class Topic(Route):
     def _message(self, entry: object, when: object) -> Message:
         if isinstance(entry, Message):
             return entry
-        assert isinstance(entry, bytes)
         assert isinstance(when, float)
-        return Message(self.name, entry, time=when)
+        if isinstance(entry, bytes):
+            return Message(self.name, entry, time=when)
+        assert isinstance(entry, tuple)
+        payload, reply, headers = entry
+        answer = from_raw(reply) if reply is not None else None
+        return Message(self.name, payload, reply=answer, headers=headers, time=when)
 
 
 class History:
@@ -127,7 +131,7 @@ class History:
         topic.place = place
         self.topics[topic.subject] = topic
         self._put_last(place)
-        self.held += TOPIC_COST + len(topic.subject)
+        self.held += _TOPIC_COST + len(topic.subject)
         if self.held > self.budget:
             self._make_room()
 
@@ -139,7 +143,7 @@ class History:
         self._at[place] = None
         self._free.append(place)
         topic.place = _NOWHERE
-        self.held -= topic.held + TOPIC_COST + len(topic.subject)
+        self.held -= topic.held + _TOPIC_COST + len(topic.subject)
         topic.held = 0
         topic.ring = None
         topic.first = 0
@@ -154,14 +158,8 @@ class History:
 
     def keep(self, topic: Topic, publication: Publication) -> None:
         """Keep a message."""
-        entry: bytes | Message
-        if publication.plain():
-            entry = publication.payload()
-            cost = PAYLOAD_COST + len(entry)
-        else:
-            entry = publication.message()
-            cost = MESSAGE_COST + publication.size
-        self._keep(topic, entry, publication.time, cost)
+        entry = publication.entry()
+        self._keep(topic, entry, publication.time, _cost(entry))
 
     def remember(self, message: Message) -> None:
         """Keep a message that does not come through the hub, on whatever topic."""
@@ -176,7 +174,7 @@ class History:
         if self.depth > 0:
             self.keep(topic, publication)
 
-    def _keep(self, topic: Topic, entry: bytes | Message, time: object, cost: int) -> None:
+    def _keep(self, topic: Topic, entry: Entry, time: object, cost: int) -> None:
         ring = topic.ring
         if ring is None:
             topic.ring = [entry, time]  # type: ignore[list-item]
@@ -249,7 +247,16 @@ class History:
 
 
 def _cost(entry: object) -> int:
+    """The memory that a kept message takes."""
     if isinstance(entry, bytes):
-        return PAYLOAD_COST + len(entry)
+        return _PAYLOAD_COST + len(entry)
+    if isinstance(entry, tuple):
+        payload, reply, headers = entry
+        cost = 2 * _PAYLOAD_COST + len(payload)
+        if reply is not None:
+            cost += _PAYLOAD_COST + len(reply)
+        if headers is not None:
+            cost += _PAYLOAD_COST + len(headers)
+        return cost
     assert isinstance(entry, Message)
-    return MESSAGE_COST + entry.size
+    return _MESSAGE_COST + entry.size

@@ -32,8 +32,8 @@ cdef class Hub:
         self, tuple deal, Publication publication, mute, Py_ssize_t size
     ) except -1
     @cython.locals(counters=Counters, outlet=Outlet)
-    cdef void _hand(
+    cdef int _hand(
         self, Subscription subscription, Publication publication, Py_ssize_t size
-    ) except *
-    cdef void _journal(self, Publication publication) except *
-    cpdef void wake(self, subscriber) except *
+    ) except -1
+    cdef int _journal(self, Publication publication) except -1
+    cpdef int wake(self, subscriber) except -1

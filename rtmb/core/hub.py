@@ -46,7 +46,8 @@ class Hub:
         self.history = History(history, history_bytes)
         self.routing = Routing(self.history.topics)
         if journal is not None:
-            self.routing.journals = journal.wants
+            for pattern in journal.patterns:
+                self.routing.journal(pattern)
         #: Messages and bytes in and out since the start.
         self.totals = Counters()
         #: Subscribers that have collected messages and wait for `flush`.

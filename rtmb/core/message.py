@@ -121,13 +121,8 @@ class Message:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing to it but its payload."""
-        return (
-            self._form is None
-            and self.reply is None
-            and self.headers is None
-            and type(self) is Message
-        )
+        """Whether subject, reply, headers and payload are all there is to it."""
+        return self._form is None and type(self) is Message
 
     @property
     def payload(self) -> bytes:

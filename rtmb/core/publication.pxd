@@ -3,6 +3,9 @@ cimport cython
 cimport rtmb.core.raw as raw
 
 
+cdef Py_ssize_t _WHOLE
+
+
 cdef class Publication:
     cdef public object time
     cdef public str door
@@ -16,7 +19,7 @@ cdef class Publication:
     cdef bytes _payload
     cdef object _message
 
-    cpdef void place(
+    cpdef int place(
         self,
         bytes subject,
         bytes reply,
@@ -24,8 +27,8 @@ cdef class Publication:
         bytes data,
         Py_ssize_t start,
         Py_ssize_t end,
-    ) except *
-    cpdef void place_message(self, message) except *
+    ) except -1
+    cpdef int place_message(self, message) except -1
     cpdef bytes payload(self)
     cpdef object message(self)
-    cpdef bint plain(self) except *
+    cpdef object entry(self)

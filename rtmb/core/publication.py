@@ -6,9 +6,14 @@ from rtmb.core import raw
 from rtmb.core.message import Message
 from rtmb.core.subjects import from_raw, to_raw
 
+#: A message as it is kept: its payload if that is all there is to it; with its reply and headers; or
+#: the object, if a door made one that knows more.
+Entry = bytes | tuple[bytes, bytes | None, bytes | None] | Message
+
 #: From this size on a payload is not copied to each subscriber, but sent from where it lies: as
 #: bytes of its own, of which there is one copy for history and all subscribers.
 WHOLE = 8192
+_WHOLE = WHOLE
 
 
 class Publication:
@@ -52,7 +57,7 @@ class Publication:
         if headers is not None:
             self.size += len(headers)
         self._message = None
-        if end - start >= WHOLE:
+        if end - start >= _WHOLE:
             self.data = data if end - start == len(data) else raw.cut(data, start, end)
             self._payload = self.data
             self.start = 0
@@ -93,8 +98,10 @@ class Publication:
             )
         return self._message
 
-    def plain(self) -> bool:
-        """Whether there is nothing to it but its payload: then that is all that history keeps."""
-        if self.reply is not None or self.headers is not None:
-            return False
-        return self._message is None or self._message.plain
+    def entry(self) -> Entry:
+        """The message as history keeps it: no more than there is to it."""
+        if self._message is not None and not self._message.plain:
+            return self._message
+        if self.reply is None and self.headers is None:
+            return self.payload()
+        return self.payload(), self.reply, self.headers

@@ -6,6 +6,9 @@ from rtmb.core.counters cimport Counters
 from rtmb.core.publication cimport Publication
 
 
+cdef int _OWN
+
+
 cdef class Outlet:
     cdef public bint stalled
 
@@ -36,6 +39,7 @@ cdef class Group:
 cdef class Interest:
     cdef public list plain
     cdef public dict groups
+    cdef public bint journaled
 
     cpdef bint empty(self)
 
@@ -47,7 +51,7 @@ cdef class Node(Interest):
 
     cpdef Node child(self, bytes token)
     cpdef Node grow(self, bytes token)
-    cpdef void cut(self, bytes token) except *
+    cpdef int cut(self, bytes token) except -1
     cpdef bint unused(self)
 
 
@@ -71,10 +75,11 @@ cdef class Routing:
     cdef array _generations
     cdef public int passing
     cdef public list others
-    cdef public object journals
 
-    @cython.locals(node=Node, below=Node, interest=Interest, group=Group, pattern=bytes, queue=bytes, new=bint)
-    cpdef void add(self, Subscription subscription, bint wildcard) except *
+    @cython.locals(interest=Interest, group=Group, pattern=bytes, queue=bytes, new=bint)
+    cpdef int add(self, Subscription subscription, bint wildcard) except -1
+    @cython.locals(node=Node, below=Node, interest=Interest)
+    cdef Interest _interest(self, bytes pattern, bint wildcard)
     @cython.locals(node=Node, below=Node, interest=Interest, group=Group, pattern=bytes, queue=bytes, wildcard=bint)
     cpdef bint remove(self, Subscription subscription) except *
     @cython.locals(i=Py_ssize_t, below=Node)
@@ -84,15 +89,17 @@ cdef class Routing:
     cpdef int share_of(self, bytes subject) except *
     cpdef long long generation_of(self, int share) except *
     cpdef Route search(self, bytes subject)
-    @cython.locals(subject=bytes, literal=Interest, interest=Interest, interests=list)
-    cpdef void make(self, Route route) except *
-    cdef void _ask_others(self, Route route) except *
-    @cython.locals(node=Node, child=Node, level=list, below=list, own=bint, token=bytes)
-    cdef void _find(self, bytes subject, list found) except *
+    @cython.locals(subject=bytes, literal=Interest, interest=Interest, interests=list, grouped=bint)
+    cpdef int make(self, Route route) except -1
+    cdef tuple _ask_others(self, bytes subject)
+    @cython.locals(below=Node, tokens=list)
+    cdef int _find(self, bytes subject, list found) except -1
 
 
 @cython.locals(last=Subscription)
-cdef void _take_out(list listed, Subscription subscription) except *
+cdef int _take_out(list listed, Subscription subscription) except -1
+@cython.locals(below=Node)
+cdef void _descend(Node node, list tokens, Py_ssize_t at, list found) except *
 cdef tuple _deals(list interests)
 @cython.locals(first=Group, group=Group, member=Subscription, fallback=Subscription, outlet=Outlet, total=Py_ssize_t, step=Py_ssize_t, at=Py_ssize_t)
 cpdef Subscription choose(tuple deal, mute, bytes subject)

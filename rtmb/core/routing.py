@@ -90,10 +90,12 @@ class Subscription:
 
     def hides(self, subject: bytes) -> bool:
         """Whether its subscriber may not see this subject."""
-        if not self.deny:
-            return False
-        name = from_raw(subject)
-        return any(matches(hidden, name) for hidden in self.deny)
+        if self.deny:
+            name = from_raw(subject)
+            for hidden in self.deny:
+                if matches(hidden, name):
+                    return True
+        return False
 
     def __repr__(self) -> str:
         queue = f" queue {self.queue}" if self.raw_queue else ""
@@ -112,16 +114,18 @@ class Group:
 
 
 class Interest:
-    """A pattern that someone has subscribed to."""
+    """A pattern that someone has subscribed to, or that the journal keeps."""
 
-    __slots__ = ("groups", "plain")
+    __slots__ = ("groups", "journaled", "plain")
 
     def __init__(self) -> None:
         self.plain: list[Subscription] | None = None
         self.groups: dict[bytes, Group] | None = None
+        #: Whether the journal keeps what matches this.
+        self.journaled = False
 
     def empty(self) -> bool:
-        return not self.plain and not self.groups
+        return not self.plain and not self.groups and not self.journaled
 
     def subscriptions(self) -> Iterator[Subscription]:
         yield from self.plain or ()
@@ -221,8 +225,6 @@ class Routing:
         #: Other indexes than this one: each says which of its subscriptions get a subject. When
         #: one changes its mind, it calls `invalidate`.
         self.others: list[Callable[[str], Iterable[Subscription]]] = []
-        #: Called with a subject to know whether the journal keeps it.
-        self.journals: Callable[[str], bool] | None = None
 
     def __len__(self) -> int:
         """How many subscriptions there are."""
@@ -244,19 +246,8 @@ class Routing:
     def add(self, subscription: Subscription, wildcard: bool) -> None:
         """Begin to deliver to a subscription; `wildcard` says what its pattern is."""
         pattern = subscription.raw
-        interest: Interest | None
-        if wildcard:
-            node = self._root
-            for token in pattern.split(b"."):
-                below = node.child(token)
-                node = node.grow(token) if below is None else below
-            interest = node
-            self._wild += 1
-        else:
-            interest = self._literals.get(pattern)
-            if interest is None:
-                interest = self._literals[pattern] = Interest()
-        new = interest.plain is None and interest.groups is None
+        interest = self._interest(pattern, wildcard)
+        new = interest.empty()
         queue = subscription.raw_queue
         if queue is None:
             if interest.plain is None:
@@ -282,6 +273,28 @@ class Routing:
         if new:
             self._changed(pattern, wildcard)
 
+    def journal(self, pattern: str) -> None:
+        """Let the journal keep what matches a pattern, for good."""
+        given = to_raw(pattern)
+        wildcard = raw.kind_of(given, 0, len(given)) == raw.WILDCARD
+        self._interest(given, wildcard).journaled = True
+        self._changed(given, wildcard)
+
+    def _interest(self, pattern: bytes, wildcard: bool) -> Interest:
+        """The interest in a pattern, made if there is none."""
+        if wildcard:
+            node = self._root
+            for token in pattern.split(b"."):
+                below = node.child(token)
+                node = node.grow(token) if below is None else below
+            if node.empty():
+                self._wild += 1
+            return node
+        interest = self._literals.get(pattern)
+        if interest is None:
+            interest = self._literals[pattern] = Interest()
+        return interest
+
     def remove(self, subscription: Subscription) -> bool:
         """Take a subscription out; False when it was not there."""
         if subscription.at < 0:
@@ -298,7 +311,6 @@ class Routing:
                 assert below is not None
                 node = below
             interest = node
-            self._wild -= 1
         else:
             interest = self._literals[pattern]
         queue = subscription.raw_queue
@@ -321,6 +333,7 @@ class Routing:
             interest.plain = None
             interest.groups = None
             if wildcard:
+                self._wild -= 1
                 self._prune(path, pattern)
             else:
                 del self._literals[pattern]
@@ -364,7 +377,7 @@ class Routing:
 
     def search(self, subject: bytes) -> Route:
         """A route that is not kept."""
-        route = Route(subject, self.share_of(subject))
+        route = Route(subject, 0)
         self.make(route)
         return route
 
@@ -379,49 +392,52 @@ class Routing:
             self._find(subject, interests)
         route.interests = tuple(interests)
         route.deals = None
+        route.journaled = False
+        grouped = False
         for interest in interests:
-            if interest.groups:
-                route.deals = _deals(interests)
-                break
-        route.others = None
-        if self.others or self.journals is not None:
-            self._ask_others(route)
+            grouped = grouped or bool(interest.groups)
+            route.journaled = route.journaled or interest.journaled
+        if grouped:
+            route.deals = _deals(interests)
+        route.others = self._ask_others(subject) if self.others else None
         route.made = self._generation + raw.long_at(self._generations, route.share)
 
-    def _ask_others(self, route: Route) -> None:
-        name = from_raw(route.subject)
-        if self.others:
-            route.others = tuple(s for other in self.others for s in other(name)) or None
-        if self.journals is not None:
-            route.journaled = self.journals(name)
+    def _ask_others(self, subject: bytes) -> tuple[Subscription, ...] | None:
+        name = from_raw(subject)
+        found: list[Subscription] = []
+        for other in self.others:
+            found.extend(other(name))
+        return tuple(found) if found else None
 
     def _find(self, subject: bytes, found: list[Interest]) -> None:
-        # The set of nodes reached level by level: at most 2^depth, and no more than there are.
-        level = [self._root]
-        own = subject[0] == _OWN
-        for token in subject.split(b"."):
-            below: list[Node] = []
-            for node in level:
-                if not own:
-                    if node.rest is not None:
-                        found.append(node.rest)
-                    if node.star is not None:
-                        below.append(node.star)
-                if node.children is not None:
-                    child = node.children.get(token)
-                    if child is not None:
-                        below.append(child)
-            if not below:
-                return
-            level = below
-            own = False
-        for node in level:
-            if node.plain is not None or node.groups is not None:
-                found.append(node)
+        tokens = subject.split(b".")
+        if subject[0] != _OWN:
+            _descend(self._root, tokens, 0, found)
+        elif self._root.children is not None:
+            # A wildcard that means all does not mean the broker's own subjects.
+            below = self._root.children.get(tokens[0])
+            if below is not None:
+                _descend(below, tokens, 1, found)
 
     def matching(self, pattern: str) -> Iterator[Subscription]:
         """Every subscription whose own pattern is heard by `pattern`."""
         return (s for s in self if hears(pattern, s.pattern))
+
+
+def _descend(node: Node, tokens: list[bytes], at: int, found: list[Interest]) -> None:
+    """Find what matches the tokens from `at` on, below a node."""
+    if at == len(tokens):
+        if not node.empty():
+            found.append(node)
+        return
+    if node.rest is not None:
+        found.append(node.rest)
+    if node.star is not None:
+        _descend(node.star, tokens, at + 1, found)
+    if node.children is not None:
+        below = node.children.get(tokens[at])
+        if below is not None:
+            _descend(below, tokens, at + 1, found)
 
 
 def _take_out(listed: list[Subscription], subscription: Subscription) -> None:
@@ -438,7 +454,7 @@ def _deals(interests: list[Interest]) -> tuple[tuple[Group, ...], ...]:
         if interest.groups is not None:
             for name, group in interest.groups.items():
                 by_name.setdefault(name, []).append(group)
-    return tuple(tuple(groups) for groups in by_name.values())
+    return tuple([tuple(groups) for groups in by_name.values()])
 
 
 def choose(

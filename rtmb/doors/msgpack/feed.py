@@ -94,7 +94,6 @@ class Feed:
         #: Topics that are no subjects: they stay within this door.
         self.own = History(min(1, settings.history), settings.msgpack_buffer_bytes)
         self._subscription = Subscription(self, ">")
-        hub.routing.others.append(self._subscriptions)
         self._audiences: Recent[str, Audience] = Recent(_CACHE, _CACHE_SIZE)
         self._distinct: WeakValueDictionary[frozenset[Wanted], Audience] = WeakValueDictionary()
         #: What this batch has brought.
@@ -110,6 +109,8 @@ class Feed:
     # Patterns
 
     def add(self, wanted: Wanted) -> None:
+        if not len(self.globs):
+            self.hub.routing.others.append(self._subscriptions)
         known = wanted.pattern in self.globs
         self.globs.add(wanted.pattern, wanted)
         self.changed(wanted.pattern, routes=not known)
@@ -117,6 +118,8 @@ class Feed:
     def remove(self, wanted: Wanted) -> None:
         self.globs.remove(wanted.pattern, wanted)
         self.changed(wanted.pattern, routes=wanted.pattern not in self.globs)
+        if not len(self.globs):
+            self.hub.routing.others.remove(self._subscriptions)
 
     def changed(self, pattern: str = "*", *, routes: bool = True) -> None:
         """Who gets what `pattern` matches is to be worked out anew; and the hub's routes too, if
@@ -219,8 +222,8 @@ class Feed:
                 for asked in audience.clients[client]:
                     asked.delivered += len(shares[audience])
             if client.retained:
-                mine = chain(*map(shares.__getitem__, key))
-                client.retained.heard({fresh[i][1].subject: first + i for i in mine})
+                sent = chain(*map(shares.__getitem__, key))
+                client.retained.heard({fresh[i][1].subject: first + i for i in sent})
         if self.behind:
             self._keep(
                 Entry(first + i, message.subject, packed[i], sizes[i])

@@ -40,7 +40,7 @@ from rtmb.doors.session import LINGER, Session
 from rtmb.interfaces import ISubscriber
 
 if TYPE_CHECKING:
-    from rtmb.doors.msgpack.service import MsgpackRoster
+    from rtmb.doors.msgpack.service import MsgpackFactory
 
 #: Read this much at a time: each read costs a turn of the reactor.
 READ_SIZE = 256 * 1024
@@ -55,10 +55,10 @@ class MsgpackProtocol(Session, Protocol):
     log = Logger()
     door = DOOR
     echo = True
-    roster: MsgpackRoster
+    roster: MsgpackFactory
     transport: Any
 
-    def __init__(self, roster: MsgpackRoster) -> None:
+    def __init__(self, roster: MsgpackFactory) -> None:
         super().__init__(roster, roster.feed.user)
         self.feed = roster.feed
         self._frames = Frames()
@@ -71,7 +71,7 @@ class MsgpackProtocol(Session, Protocol):
         # buffer while this client is behind, and the task that sends both.
         self.retained = Retained(self.feed, self)
         self.cursor = 0
-        self._producing: CooperativeTask | None = None
+        self._producing: CooperativeTask[Iterator[None]] | None = None
         # What was skipped since this client last kept up: how many messages, and some topics.
         self._missed = 0
         self._missed_topics: set[str] = set()
@@ -106,9 +106,9 @@ class MsgpackProtocol(Session, Protocol):
         self.cancel("handshake")
 
     def connectionLost(self, reason: Failure = Failure(ConnectionDone())) -> None:  # noqa: B008
-        self.outbox.discard()
         closed = reason.check(ConnectionDone)
         self.leave("client closed" if closed else reason.getErrorMessage())
+        self.outbox.discard()
 
     def forget(self) -> None:
         self._leave_feed()
@@ -275,6 +275,8 @@ class MsgpackProtocol(Session, Protocol):
                     wanted.delivered += 1
                 entries.append(entry)
                 size += len(entry.packed)
+        if self.retained:
+            self.retained.heard({entry.topic: entry.number for entry in entries})
         return entries
 
     def skipped(self, topics: list[str]) -> None:

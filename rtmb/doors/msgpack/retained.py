@@ -69,7 +69,7 @@ class Retained:
         until = perf_counter() + SLICE
         entries: list[Entry] = []
         size = 0
-        while self._asked and size < PIECE and perf_counter() < until:
+        while self._asked:
             wanted = next(iter(self._asked))
             topics, matches = self._look = self._look or self._begin(wanted.pattern)
             for looked, topic in enumerate(topics, 1):
@@ -83,6 +83,8 @@ class Retained:
                     break
             else:
                 self.forget(wanted)
+            if size >= PIECE or perf_counter() >= until:
+                break
         return entries
 
     def _begin(self, pattern: str) -> tuple[Iterator[str], Callable[[str], object]]:

@@ -31,8 +31,10 @@ _FRAME_COST = 64
 _CACHE, _CACHE_SIZE = 16_384, 4 << 20
 
 
-class MsgpackRoster(Roster[MsgpackProtocol]):
+class MsgpackFactory(Roster[MsgpackProtocol], ServerFactory):
     """All clients of the door, and what they share: the feed, and who they are."""
+
+    noisy = False
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -50,6 +52,9 @@ class MsgpackRoster(Roster[MsgpackProtocol]):
     def most_frame(self) -> int:
         """The longest frame: what `max_payload` and `max_control_line` allow."""
         return self.settings.max_payload + 4 * self.settings.max_control_line + _FRAME_COST
+
+    def buildProtocol(self, addr: IAddress | None) -> MsgpackProtocol:
+        return MsgpackProtocol(self)
 
     def learn(self, written: bytes) -> tuple[str, bool, bool]:
         """What there is to know of a topic that was not seen lately."""
@@ -102,18 +107,6 @@ class MsgpackRoster(Roster[MsgpackProtocol]):
         self._cancel_expiry()
 
 
-class MsgpackFactory(ServerFactory):
-    """Makes a client of each connection."""
-
-    noisy = False
-
-    def __init__(self, roster: MsgpackRoster) -> None:
-        self.roster = roster
-
-    def buildProtocol(self, addr: IAddress | None) -> MsgpackProtocol:  # type: ignore[override]
-        return MsgpackProtocol(self.roster)
-
-
 class MsgpackService(Listener):
     """Listens for the door, where there is someone that its clients can be."""
 
@@ -121,25 +114,25 @@ class MsgpackService(Listener):
     option = "--msgpack-port"
 
     def __init__(self, broker: Broker) -> None:
-        self.roster = MsgpackRoster(broker)
-        factory = MsgpackFactory(self.roster)
-        super().__init__(broker, factory, broker.settings.msgpack_port, [self.roster], broker.tls)
+        self.factory: MsgpackFactory = MsgpackFactory(broker)
+        port = broker.settings.msgpack_port
+        super().__init__(broker, self.factory, port, [self.factory], broker.tls)
         self._asked = False
 
     def privilegedStartService(self) -> None:
         if self._asked:
             return
         self._asked = True
-        asked = self.roster.ask().addCallback(self._answered)
+        asked = self.factory.ask().addCallback(self._answered)
         failures: list[Failure] = []
         asked.addErrback(failures.append)
         if failures:  # the port is taken; only an authenticator that takes its time gets past this
             failures[0].raiseException()
 
     def _answered(self, _: None) -> None:
-        if self.roster.clients.leaving:
+        if self.factory.clients.leaving:
             return
-        if self.roster.feed.user is not None:
+        if self.factory.feed.user is not None:
             super().privilegedStartService()
         else:
             self.log.warn(

@@ -11,6 +11,8 @@ cdef bytes _MSG
 cdef bytes _HMSG
 cdef bytes _BLANK
 cdef bytes _END
+cdef Py_ssize_t _WHOLE
+cdef Py_ssize_t _LINE
 
 
 cdef class NatsOutlet(Outlet):

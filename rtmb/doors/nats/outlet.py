@@ -15,6 +15,7 @@ _LINE = 64
 
 _MSG, _HMSG = b"MSG ", b"HMSG "
 _BLANK, _END = b" ", b"\r\n"
+_WHOLE = WHOLE
 
 
 class NatsOutlet(Outlet):
@@ -49,7 +50,7 @@ class NatsOutlet(Outlet):
             length += len(reply)
         if headers is not None:
             length += len(headers)
-        if size < WHOLE:
+        if size < _WHOLE:
             length += size
         hub.collected += length
         room = batch.room(length)
@@ -71,7 +72,7 @@ class NatsOutlet(Outlet):
         else:
             at = raw.put_number(room, at, size)
             at = raw.put(room, at, _END)
-        if size < WHOLE:
+        if size < _WHOLE:
             at = raw.put_part(room, at, publication.data, publication.start, publication.end)
             batch.wrote(raw.put(room, at, _END))
         else:

@@ -79,6 +79,7 @@ class NatsProtocol(Session, Receiver):
         settings = self.settings
         self.MAX_LENGTH = settings.max_control_line + 1  # with its `\r`
         self.walk.max_line, self.walk.max_payload = self.MAX_LENGTH, settings.max_payload
+        self.walk.max_subscriptions = settings.max_subscriptions
         self.outbox.limit = settings.max_pending
 
     # Coming and going
@@ -90,7 +91,7 @@ class NatsProtocol(Session, Receiver):
         self.batch = self.outbox.batch
         self.outlet = NatsOutlet(self.hub, self, self.batch)
         self.outbox.outlet = self.outlet
-        self.walk = Walk(self.hub, self, self.counters)
+        self.walk = Walk(self.hub, self, self.outlet, self.by_sid)
         self.walk.tell = self._published
         self._set_limits()
         self.come_from(transport.getPeer())
@@ -305,6 +306,7 @@ class NatsProtocol(Session, Receiver):
         super().let_in(user)
         self.walk.may_publish = user.publish.may_publish if user.publish != Rule() else None
         self.walk.allowed = {}
+        self.walk.restricted = user.subscribe != Rule()
         self.may_walk = True
 
     def _auth_timeout(self) -> None:

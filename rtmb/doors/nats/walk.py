@@ -1,8 +1,9 @@
 """The walk: how publications get from a chunk of bytes into the hub, all in one way.
 
-`Walk.go` takes whole ``PUB`` and ``HPUB`` messages as long as they follow each other, and leaves
-everything else to `NatsProtocol`: other commands, what is wrong, and a payload that goes on in the
-next chunk, which comes back by `Walk.publish` when it is there.
+`Walk.go` takes whole ``PUB`` and ``HPUB`` messages and plain ``SUB`` and ``UNSUB`` lines as long as
+they follow each other. It leaves to `NatsProtocol` the other commands, what has to be thought about,
+what is wrong, and a payload that goes on in the next chunk: that comes back by `Walk.publish` when
+it is there.
 """
 
 from __future__ import annotations
@@ -16,44 +17,48 @@ from rtmb.core import raw
 from rtmb.core.counters import Counters
 from rtmb.core.hub import SPREAD, Hub
 from rtmb.core.publication import Publication
+from rtmb.core.routing import Outlet, Subscription
 from rtmb.core.subjects import NO_REPLY, from_raw, to_raw
 
 if TYPE_CHECKING:
     from rtmb.interfaces import ISubscriber
 
-#: The words that begin a publication, as `raw.verb` makes numbers of them.
+#: The words that begin a line, as `raw.verb` makes numbers of them.
 _PUB, _HPUB = int.from_bytes(b"PUB", "big"), int.from_bytes(b"HPUB", "big")
+_SUB, _UNSUB = int.from_bytes(b"SUB", "big"), int.from_bytes(b"UNSUB", "big")
 #: Subjects that a restricted user may publish on, as was found before: so many are kept.
 MOST_ALLOWED = 4096
 
 _NO_REPLY = tuple(map(to_raw, NO_REPLY))
 #: Where the fields of a line are found; one for all, as it is read before anything else happens.
 _SPANS = array("q", [0] * 10)
+_SPREAD = SPREAD
 _DOLLAR, _UNDERLINE = ord("$"), ord("_")
 
 
 class Walk:
     """The way in for one client of the text door."""
 
-    __slots__ = (
-        "allowed",
-        "behind",
-        "client",
-        "counters",
-        "hub",
-        "max_line",
-        "max_payload",
-        "may_publish",
-        "mute",
-        "no_responders",
-        "tell",
-        "verbose",
-    )  # fmt: skip
+    __slots__ = ("allowed", "behind", "by_sid", "client", "counters", "hub", "max_line",
+                 "max_payload", "max_subscriptions", "may_publish", "mute", "no_responders",
+                 "outlet", "restricted", "tell", "verbose")  # fmt: skip
 
-    def __init__(self, hub: Hub, client: ISubscriber, counters: Counters) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        client: ISubscriber,
+        outlet: Outlet,
+        by_sid: dict[bytes, Subscription],
+    ) -> None:
         self.hub = hub
         self.client = client
-        self.counters = counters
+        self.outlet = outlet
+        self.counters: Counters = client.counters
+        #: What the client has subscribed to.
+        self.by_sid = by_sid
+        self.max_subscriptions = 0
+        #: Whether there are patterns that it may not subscribe to: then the client is asked.
+        self.restricted = False
         #: Who is to get nothing: the client itself, if it wants no echo.
         self.mute: ISubscriber | None = None
         #: Asked whether the client may publish on a subject; None: it may on any.
@@ -80,9 +85,16 @@ class Walk:
             if eol < 0 or eol - pos > self.max_line:
                 break
             fields = raw.split_fields(data, pos, eol, spans)
-            if fields < 3 or fields > 5:
+            if fields < 2 or fields > 5:
                 break
             word = raw.verb(data, raw.long_at(spans, 0), raw.long_at(spans, 1))
+            if word == _SUB or word == _UNSUB:
+                if not self._change(data, word, fields):
+                    break
+                pos = eol + 1
+                continue
+            if fields < 3:
+                break
             if word == _PUB and fields < 5:
                 head = 0
                 last = 2 * fields - 2
@@ -111,6 +123,49 @@ class Walk:
                 break  # it comes again by the other way, which tells what is wrong
             pos = after
         return pos
+
+    def _change(self, data: bytes, word: int, fields: int) -> bool:
+        """Do what a SUB or UNSUB says, if there is nothing to think about; returns whether there
+        was not."""
+        spans = _SPANS
+        last = 2 * fields - 2
+        sid = raw.cut(data, raw.long_at(spans, last), raw.long_at(spans, last + 1))
+        if self.verbose:
+            return False
+        if word == _UNSUB:
+            return fields == 2 and self._unsubscribe(sid)
+        if fields == 2 or fields == 5:
+            return False
+        pattern = raw.cut(data, raw.long_at(spans, 2), raw.long_at(spans, 3))
+        queue = None
+        if fields == 4:
+            queue = raw.cut(data, raw.long_at(spans, 4), raw.long_at(spans, 5))
+        return self._subscribe(pattern, queue, sid)
+
+    def _subscribe(self, pattern: bytes, queue: bytes | None, sid: bytes) -> bool:
+        kind = raw.kind_of(pattern, 0, len(pattern))
+        if (
+            self.restricted
+            or kind == raw.INVALID
+            or pattern[0] == _DOLLAR
+            or sid in self.by_sid
+            or 0 < self.max_subscriptions <= len(self.by_sid)
+        ):
+            return False
+        subscription = Subscription(self.client, pattern, queue, sid, (), self.outlet)
+        self.by_sid[sid] = subscription
+        self.hub.routing.add(subscription, kind == raw.WILDCARD)
+        self.counters.changes += 1
+        return True
+
+    def _unsubscribe(self, sid: bytes) -> bool:
+        subscription = self.by_sid.get(sid)
+        if subscription is None:
+            return False
+        del self.by_sid[sid]
+        if self.hub.routing.remove(subscription):
+            self.counters.changes += 1
+        return True
 
     def publish(
         self, subject: bytes, reply: bytes | None, head: int, data: bytes, now: float, door: str
@@ -150,7 +205,7 @@ class Walk:
         if self.verbose or (count == 0 and reply is not None and self.no_responders):
             assert self.tell is not None
             self.tell(subject, reply, count)
-        if hub.collected > SPREAD:
+        if hub.collected > _SPREAD:
             self.behind += hub.flush()
 
     def _check(self, subject: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.doors.msgpack.protocol import MsgpackService
+from rtmb.doors.msgpack.service import MsgpackService
 from rtmb.test.support.memory import MemoryBroker, MemoryTransport
 
 
@@ -67,7 +67,7 @@ class Client:
         self.transport.stuck = False
         self.transport.read()
         while self.protocol.stalled:
-            self.protocol.factory.reactor.advance(0)
+            self.protocol.roster.reactor.advance(0)
         return self.heard()
 
 

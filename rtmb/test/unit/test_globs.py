@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
+from rtmb.codecs.msgpack import MOST_WILDCARDS
 from rtmb.doors.msgpack import globs
 from rtmb.doors.msgpack.globs import GlobTree, compile_glob, has_glob
 
@@ -145,6 +146,18 @@ class GlobTreeTests(SynchronousTestCase):
             self.assertEqual(tree.match("a" * length), {"**a**a**"})
             self.assertLess(tree.steps, 2 * 30 * (length + 1))
         self.assertIn(bad, tree.match("a" * 1000 + "b"))
+
+    def test_steps_of_the_worst_pattern_that_the_door_takes(self) -> None:
+        """Each wildcard costs a match no more than three steps for each character."""
+        text = "a" * 4096
+        for piece in ("*a", "a*", "*?", "*a?", "a?"):
+            pattern = (piece * MOST_WILDCARDS)[: MOST_WILDCARDS * len(piece)]
+            while pattern.count("*") + pattern.count("?") > MOST_WILDCARDS:
+                pattern = pattern[1:]
+            for end in ("", "b"):
+                tree = tree_of(pattern + end)
+                tree.match(text)
+                self.assertLess(tree.steps, 3 * (MOST_WILDCARDS + 1) * len(text), pattern)
 
     def test_steps_with_many_ordinary_patterns(self) -> None:
         """Ten thousand patterns, with and without wildcards, cost a match hardly more steps than

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.core.message import Message, to_bytes, to_value
+from rtmb.core.message import MOST_NESTED, Message, to_bytes, to_value
 
 scalars: st.SearchStrategy[Any] = (
     st.none()
@@ -32,6 +32,28 @@ class ConversionTests(SynchronousTestCase):
         self.assertEqual(to_bytes("é"), "é".encode())
         self.assertEqual(to_bytes({"a": [1, None]}), b'{"a":[1,null]}')
         self.assertEqual(to_bytes(None), b"null")
+
+    def test_nested_without_end(self) -> None:
+        """Values, keys and JSON of any depth become something, and never a `RecursionError`."""
+        value: Any = None
+        key: Any = ()
+        for _ in range(100_000):
+            value = [value]
+        for _ in range(5000):
+            key = (key,)
+        made = json.loads(to_bytes({"a": value}))
+        depth = 0
+        while isinstance(made, (dict, list)):
+            made = made[0] if isinstance(made, list) else made["a"]
+            depth += 1
+        self.assertEqual((made, depth), ("…", MOST_NESTED))
+        self.assertIn("…", to_bytes({key: 1}).decode())
+        for text in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000):
+            self.assertEqual(to_value(text), text.decode())
+
+    def test_text_that_is_no_utf_8(self) -> None:
+        self.assertEqual(to_bytes("\udcff"), b"\xff")
+        self.assertEqual(to_bytes({"\udcff": ["\udcff"]}), b'{"?":["?"]}')
 
     def test_to_value(self) -> None:
         """JSON becomes its value, else text, else it stays binary."""

@@ -10,8 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 from rtmb.auth import AuthTable, User
+from rtmb.codecs.msgpack import MOST_TOKENS, MOST_WILDCARDS
 from rtmb.config import Settings
-from rtmb.core.message import Message
+from rtmb.core.message import MOST_NESTED, Message
 from rtmb.test.support.msgpack import InMemory, packed, publish, subscribe, unsubscribe
 
 
@@ -78,7 +79,7 @@ class CommandTests(InMemory):
         client = self.client(subscribe("a*"), subscribe("a*"), subscribe("b"))
         client.transport.loseConnection()
         feed = self.service.factory.feed
-        self.assertEqual((len(feed.globs), self.hub.clients), (0, {}))
+        self.assertEqual((len(feed.globs), len(self.memory.broker.clients)), (0, 0))
         self.assertEqual(self.hub.publish(Message("ab", b"1")), 0)
 
     def test_frames_cut_anywhere(self) -> None:
@@ -102,7 +103,7 @@ class CommandTests(InMemory):
         totals = self.hub.totals
         self.assertEqual((totals.in_msgs, totals.out_msgs), (2, 3))
         self.assertEqual(totals.in_bytes, len(packed("hello")) + 1)
-        by_door = self.hub.by_door()["msgpack"]
+        by_door = self.memory.broker.clients.by_door()["msgpack"]
         self.assertEqual((by_door.in_msgs, by_door.out_msgs, by_door.changes), (2, 3, 2))
         self.assertEqual(other.protocol.counters.out_msgs, 2)
 
@@ -181,13 +182,13 @@ class BadFrameTests(InMemory):
         if not client.closed:
             client.transport.loseConnection()
         self.flushLoggedErrors()
-        self.assertEqual(self.hub.clients, {})
+        self.assertEqual(len(self.memory.broker.clients), 0)
 
     def test_a_declared_length_costs_nothing(self) -> None:
         """An array of four billion is believed when it has come, not before."""
         client = self.client(b"\x81\xa7Publish\xdd\xff\xff\xff\xff")
         self.assertFalse(client.closed)
-        self.assertLess(client.protocol._waiting, 20)
+        self.assertLess(client.protocol._frames.waiting, 20)
 
 
 class LimitTests(InMemory):
@@ -197,6 +198,40 @@ class LimitTests(InMemory):
         self.assertFalse(client.closed)
         client.send(subscribe("c"))
         self.assertTrue(client.closed)
+
+    def test_what_would_cost_too_much(self) -> None:
+        """Topics of many tokens, patterns of many wildcards, and keys of maps that are nested
+        deep close their client only, and say so."""
+        keys = b"\x81" * MOST_NESTED + b"\x01" * (MOST_NESTED + 1)
+        fine = [
+            publish("a" + ".a" * (MOST_TOKENS - 1), 1),
+            subscribe("*a" * (MOST_WILDCARDS // 2) + "a?" * (MOST_WILDCARDS // 2)),
+            b"\x81\xa7Publish\x91\x92\xa1a" + keys,
+        ]
+        bad = {
+            "a topic of 129 tokens; 128 are the most": publish("a" + ".a" * MOST_TOKENS, 1),
+            "a pattern of 17 wildcards; 16 are the most": subscribe("*a" * 17),
+            "a pattern of 18 wildcards; 16 are the most": subscribe("a?" * 18),
+            "keys of a map nested too deeply": fine[2].replace(keys, b"\x81" + keys + b"\x01"),
+            "keys of a map nested": b"\x81\xa7Publish\x91\x92\xa1a" + b"\x81" * 1000 + bytes(1001),
+        }
+        other = self.client(subscribe("b"))
+        self.assertFalse(self.client(*fine).closed)
+        for reason, frame in bad.items():
+            with capturedLogs() as logs:
+                client = self.client(publish("b", 1), frame)
+            self.assertTrue(client.closed, reason)
+            self.assertIn(f"bad frame: {reason}", "\n".join(str(formatEvent(e)) for e in logs))
+            self.assertEqual(other.heard(), [["b", 1]])
+
+    def test_a_key_that_is_nested_deep_leaves_the_other_doors_alone(self) -> None:
+        library = self.memory.library()
+        for depth in (60, 1000):
+            value = b"\x81" * depth + b"\x01" * (depth + 1)
+            self.client(b"\x81\xa7Publish\x91\x92\xa1a" + value)
+        heard = library.send(b"SUB $LAST.> 1\r\n")
+        self.assertIn(b"MSG a 1 121\r\n", heard)  # what JSON cannot say is its msgpack
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_max_connections(self) -> None:
         """The limit is for all doors together."""

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.doors.msgpack import feed, protocol
-from rtmb.test.support.msgpack import InMemory, publish, subscribe, unsubscribe
+from rtmb.doors.msgpack import feed, protocol, retained, service
+from rtmb.doors.msgpack.recent import Recent
+from rtmb.test.support.msgpack import Client, InMemory, publish, subscribe, unsubscribe
 
 
 class RetainedTests(InMemory):
@@ -104,12 +106,115 @@ class RouteTests(InMemory):
 
     def test_more_topics_than_are_kept_ready(self) -> None:
         self.patch(feed, "_CACHE", 3)
-        self.patch(protocol, "_CACHE", 3)
+        self.patch(service, "_CACHE", 3)
+        self.start()
         client = self.client(subscribe("t*"))
         said = client.send(*(publish(f"t{i}", i) for i in range(10)))
         self.assertEqual(said, [[f"t{i}", i] for i in range(10)])
         self.assertLessEqual(len(self.service.factory.feed._audiences), 3)
         self.assertLessEqual(len(self.service.factory.topics), 3)
+
+    def test_subscriptions_as_monitoring_sees_them(self) -> None:
+        """Each pattern, with what it matched; a message that two of them match counts for both."""
+        client = self.client(subscribe("a*"), subscribe("ab"), subscribe("a*"))
+        client.send(publish("ab", 1), publish("ac", 2), publish("b", 3))
+        found = {s.pattern: s.delivered for s in client.protocol.subscriptions}
+        self.assertEqual(found, {"a*": 2, "ab": 1})
+        self.assertEqual(client.protocol.counters.out_msgs, 2)
+        late = self.client(subscribe("a?"))
+        self.assertEqual([s.delivered for s in late.protocol.subscriptions], [2])
+
+
+class ManyTopicsTests(InMemory):
+    """More topics than are looked at in one turn."""
+
+    def setUp(self) -> None:
+        self.patch(retained, "SLICE", 0.0)
+        self.patch(retained, "_STEP", 8)
+        self.patch(protocol, "SLICE", 3600.0)
+        self.start()
+        self.publisher = self.client(*(publish(f"t{i}", "old") for i in range(100)))
+
+    def turns(self, client: Client) -> list[Any]:
+        """Let the turns come that there are; what was heard."""
+        self.memory.clock.advance(0)
+        self.assertFalse(client.protocol.retained)
+        return client.heard()
+
+    def test_a_look_at_them_takes_several_turns(self) -> None:
+        client = self.client()
+        first = client.send(subscribe("t*"))
+        self.assertLess(len(first), 20)
+        self.assertTrue(client.protocol.retained)
+        found = first + self.turns(client)
+        self.assertEqual(sorted(found), sorted([f"t{i}", "old"] for i in range(100)))
+        self.assertFalse(client.protocol.stalled)
+
+    def test_new_messages_pass_meanwhile(self) -> None:
+        """They come at once, and what they make old does not come after them."""
+        client = self.client(subscribe("t*"))
+        client.heard()
+        self.publisher.send(publish("t99", "new"), publish("u", "other"))
+        self.assertEqual(client.heard(), [["t99", "new"]])
+        rest = self.turns(client)
+        self.assertNotIn("t99", [topic for topic, _ in rest])
+        self.assertIn(["t98", "old"], rest)
+        self.assertEqual(self.publisher.send(), [])
+
+    def test_several_patterns(self) -> None:
+        """Each topic comes once, for the first pattern that matches it."""
+        client = self.client()
+        heard = client.send(subscribe("t1*"), subscribe("t?"), subscribe("*"))
+        heard += self.turns(client)
+        topics = [topic for topic, _ in heard if topic[0] == "t"]
+        self.assertEqual(sorted(topics), sorted(f"t{i}" for i in range(100)))
+
+    def test_unsubscribed_meanwhile(self) -> None:
+        client = self.client()
+        heard = client.send(subscribe("t*"), subscribe("t9?"), unsubscribe("t*"))
+        heard += self.turns(client)
+        self.assertLess(len(heard), 30)
+        topics = {topic for topic, _ in heard}
+        self.assertLessEqual({f"t9{i}" for i in range(10)}, topics)
+
+    def test_gone_meanwhile(self) -> None:
+        self.memory.clock.advance(0)
+        before = self.memory.clock.getDelayedCalls()
+        client = self.client(subscribe("t*"))
+        self.assertTrue(client.protocol.retained)
+        client.transport.loseConnection()
+        self.assertFalse(client.protocol.retained)
+        self.memory.clock.advance(0)
+        self.assertEqual(self.memory.clock.getDelayedCalls(), before)
+
+    def test_a_chunk_of_many_subscriptions(self) -> None:
+        """The looks of one chunk have one time limit together."""
+        self.patch(protocol, "SLICE", 0.0)
+        client = self.client()
+        self.assertEqual(client.send(*(subscribe(f"{'?' * i}*") for i in range(9))), [])
+        self.assertEqual(len({topic for topic, _ in self.turns(client) if topic[0] == "t"}), 100)
+
+
+class RecentTests(SynchronousTestCase):
+    def test_the_oldest_few_go(self) -> None:
+        """A full one is not emptied: nearly all of it stays."""
+        recent: Recent[str, int] = Recent(1000, 1 << 20)
+        for i in range(1001):
+            recent.keep(f"key {i}", i)
+        self.assertGreater(len(recent), 900)
+        self.assertIsNone(recent.get("key 0"))
+        self.assertEqual(recent.get("key 1000"), 1000)
+
+    def test_long_keys(self) -> None:
+        recent: Recent[str, int] = Recent(1000, 10_000)
+        for i in range(100):
+            recent.keep(f"{i}".ljust(1000), i)
+            self.assertLessEqual(sum(map(len, recent)), 10_000)
+        recent.drop("99".ljust(1000))
+        recent.clear()
+        for i in range(1000):
+            recent.keep(f"{i}".ljust(10), i)
+        self.assertEqual(len(recent), 1000)
 
 
 class SlowTests(InMemory):
@@ -136,7 +241,7 @@ class SlowTests(InMemory):
         self.assertTrue(self.slow.protocol.stalled)
         self.assertEqual(self.slow.read(), [["t", i] for i in range(5)])
         self.assertFalse(self.slow.protocol.stalled)
-        self.assertEqual(self.memory.broker.system.drops, {})
+        self.assertEqual(self.memory.broker.announcements.drops, {})
 
     def test_overtaken(self) -> None:
         """It goes on at the newest message, still connected; the others have all."""
@@ -148,7 +253,7 @@ class SlowTests(InMemory):
         self.assertFalse(self.slow.closed)
         self.publish([23])
         self.assertEqual(self.slow.heard(), [["t", 23]])
-        self.assertEqual(self.memory.broker.system.drops, {"msgpack": 20})
+        self.assertEqual(self.memory.broker.announcements.drops, {"msgpack": 20})
         slow = [formatEvent(e) for e in logs if "slow consumer" in (formatEvent(e) or "")]
         self.assertEqual(len(slow), 1, "once a burst")
         self.assertIn(self.slow.protocol.name, slow[0])
@@ -164,9 +269,9 @@ class SlowTests(InMemory):
             slow, drop = watcher.heard()
             self.assertEqual(slow[1]["policy"], "skip")
             self.assertEqual((drop[1]["subjects"], drop[1]["door"]), (["t"], "msgpack"))
-            counted = self.memory.broker.system.slow_consumers
+            counted = self.memory.broker.announcements.slow_consumers
             self.assertEqual(counted, {("msgpack", "skip"): burst})
-        self.assertEqual(self.memory.broker.system.drops["msgpack"], 2 * drop[1]["count"])
+        self.assertEqual(self.memory.broker.announcements.drops["msgpack"], 2 * drop[1]["count"])
 
     def test_what_others_get_does_not_count(self) -> None:
         """Messages that it does not want neither count as skipped nor reach it."""
@@ -175,7 +280,7 @@ class SlowTests(InMemory):
         self.publisher.send(*(publish(f"other{i}", i) for i in range(100)))
         self.publish([2])
         self.assertEqual([v for _, v in self.slow.read()], [0, 2])
-        self.assertEqual(self.memory.broker.system.drops, {"msgpack": 1})
+        self.assertEqual(self.memory.broker.announcements.drops, {"msgpack": 1})
 
     def test_the_buffer_is_bounded(self) -> None:
         """By messages and by bytes, and empty when nobody is behind."""
@@ -234,4 +339,21 @@ class SlowTests(InMemory):
         self.assertEqual((self.slow.closed, gone), (False, []))
         self.memory.clock.advance(5)
         self.assertTrue(self.slow.closed)
+        self.assertEqual(gone, [None])
+
+    def test_lame_duck(self) -> None:
+        """The clients are closed one by one over the grace; nobody is let in meanwhile; who does
+        not read what is left is cut off a while later."""
+        self.publish(range(3))
+        gone: list[None] = []
+        self.memory.broker.clients.leaving = True
+        self.service.enter_lame_duck(30.0).addCallback(gone.append)
+        self.assertTrue(self.client().closed)
+        clients = [self.slow, self.fast, self.publisher]
+        closing = []
+        for _ in range(3):
+            self.memory.clock.advance(10)
+            closing.append([client.protocol.done for client in clients])
+        self.assertEqual(closing, [[True, False, False], [True, True, False], [True, True, True]])
+        self.assertEqual([client.closed for client in clients], [True, True, True])
         self.assertEqual(gone, [None])

@@ -8,7 +8,8 @@ import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtmb.codecs.msgpack import MOST_NESTED, PackedMessage, unpack
+from rtmb.codecs.msgpack import PackedMessage, unpack
+from rtmb.core.message import MOST_NESTED
 from rtmb.test.support.msgpack import InMemory, packed, publish, subscribe
 
 #: Values as they may stand on the wire, among them some that Python has no object for.
