@@ -17,7 +17,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from rtmb.auth import User
-from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.core.subjects import NO_REPLY, is_pattern, is_subject
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -203,6 +203,13 @@ def subject_of(text: str) -> str:
     if not is_subject(text):
         raise bad(f"not a subject: {text!r}")
     return text
+
+
+def reply_of(text: str) -> str:
+    """The subject of a reply: one that someone can hear."""
+    if text.startswith(NO_REPLY):
+        raise bad(f"not a subject for replies: {text!r}")
+    return subject_of(text)
 
 
 def pattern_of(text: str) -> str:

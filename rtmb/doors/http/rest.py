@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.codecs import nats as wire
-from rtmb.codecs.json_message import message_body, shown, timestamp
+from rtmb.codecs.json_message import headers_of, message_body, shown, timestamp
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message, to_value
 from rtmb.core.subjects import INBOX, OWN, from_raw, to_raw
@@ -29,6 +29,7 @@ from rtmb.doors.http.kit import (
     number_of_seconds,
     path_argument,
     refuse,
+    reply_of,
     subject_of,
     too_large,
     user_of,
@@ -114,13 +115,10 @@ class Messages(Endpoint):
         if name not in self.hub.topics():
             raise _no_topic(name)
         count = whole_number(request, "last_n", self.hub.history.depth)
-        return [self._shown(message) for message in self.hub.newest(name, count)]
-
-    def _shown(self, message: Message) -> dict[str, Any]:
-        headers: dict[str, list[str]] = {}
-        for name, value in wire.decode_headers(message.headers or b""):
-            headers.setdefault(shown(name), []).append(shown(value))
-        return {**message_body(message), "ts": timestamp(message.time), "headers": headers}
+        return [
+            {**message_body(m), "ts": timestamp(m.time), "headers": headers_of(m)}
+            for m in self.hub.newest(name, count)
+        ]
 
 
 def _readable(request: Request) -> str:
@@ -191,7 +189,7 @@ class Publish(Endpoint):
 
     def render_POST(self, request: Request) -> Any:
         reply = argument(request, "reply")
-        message = self.message(request, subject_of(reply) if reply is not None else None)
+        message = self.message(request, reply_of(reply) if reply is not None else None)
         visitor = self.visitor(request)
         count = self.hub.publish(message, visitor)
         visitor.leave("")

@@ -159,13 +159,13 @@ class EventClient(Stream):
 
     def too_slow(self, count: int, topics: list[str]) -> None:
         error = {"code": "SLOW_CONSUMER", "message": f"you do not read: {count} messages dropped"}
-        self.finish([event("error", {"error": error, "dropped": count})], "slow consumer")
+        self.finish([event("closed", {"error": error, "dropped": count})], "slow consumer")
 
     def tell_dropped(self, count: int, topics: list[str]) -> None:
         self.say(event("dropped", {"count": count, "topics": topics}))
 
     def not_welcome(self, why: str) -> None:
-        self.finish([event("error", {"error": {"code": "UNAUTHORIZED", "message": why}})], why)
+        self.finish([event("closed", {"error": {"code": "UNAUTHORIZED", "message": why}})], why)
 
     def not_allowed(self, subscription: Subscription) -> None:
         super().not_allowed(subscription)
