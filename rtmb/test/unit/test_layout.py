@@ -40,6 +40,11 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"rtmb.broker"},
         {"seams", "core", "settings", "telling", "doors, shared", "doors"},
     ),
+    # What other packages' doors import; nothing of rtmb itself does.
+    "api": (
+        {"rtmb.api"},
+        {"seams", "core", "settings", "telling", "doors, shared", "broker"},
+    ),
     "process": ({"rtmb.process"}, set()),
     "twistd": ({"rtmb.twistd"}, {"broker", "settings", "process"}),
     "client": ({"rtmb.client"}, {"codecs", "core"}),
