@@ -29,7 +29,8 @@ from zope.interface import implementer
 from rtmb.auth import ANYONE, User
 from rtmb.config import Settings
 from rtmb.doors.http.access import Access
-from rtmb.doors.http.journal import MOST_BODY, journaling
+from rtmb.doors.http.journal import journaling
+from rtmb.doors.http.journal_publish import MOST_BODY
 from rtmb.doors.http.kit import error_body, header, refuse
 from rtmb.doors.http.monitor import monitoring
 from rtmb.doors.http.rest import rest

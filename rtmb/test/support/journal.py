@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
 from twisted.internet.testing import StringTransport
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
 from rtmb.auth import ANYONE
-from rtmb.codecs import columns as frames
+from rtmb.codecs import arrow
 from rtmb.core.message import Message
+from rtmb.core.segments import Batch
 from rtmb.doors.http.journal import journaling
 from rtmb.test.support.memory import MemoryBroker
 
+HEADERS = pa.map_(pa.string(), pa.string())
 
-def rows_of(body: bytes | list[frames.Buffer]) -> list[dict[str, Any]]:
-    """The messages of frames, one by one."""
-    whole = body if isinstance(body, bytes) else b"".join(body)
-    found = []
-    for described, columns in frames.decode(whole):
-        n = described.get("rows")
-        if n is None:
-            continue
-        texts = columns[4:]
-        data, replies, headers = (
-            frames.spans(texts[i], texts[i + 1], n) if len(texts[i]) else [b""] * n
-            for i in (0, 2, 4)
-        )
-        numbers = [frames.from_numbers(c, v) for c, v in zip("qqii", columns[:4], strict=True)]
-        for i in range(n):
-            found.append(
-                {
-                    "seq": numbers[0][i],
-                    "time": numbers[1][i] / 1e6,
-                    "subject": described["subjects"][numbers[2][i]],
-                    "door": described["doors"][numbers[3][i]],
-                    "data": data[i],
-                    "reply": replies[i],
-                    "headers": headers[i],
-                }
-            )
+
+def rows_of(body: bytes) -> list[dict[str, Any]]:
+    """The messages of an Arrow stream, one by one."""
+    found: list[dict[str, Any]] = pa.ipc.open_stream(body).read_all().to_pylist()
+    for row in found:
+        row["headers"] = dict(row["headers"]) if row["headers"] is not None else None
     return found
+
+
+def written(batches: Iterable[Batch | None], headers: bool = True) -> bytes:
+    """Batches as an Arrow stream."""
+    writer = arrow.StreamWriter(headers)
+    pieces = [writer.start()]
+    for batch in batches:
+        if batch is not None:
+            pieces += writer.batch(batch)
+    return b"".join([*pieces, writer.end()])
 
 
 class Http:
@@ -110,22 +104,17 @@ class Http:
             self.hub.publish(Message(subject, payload, door="test"))
 
 
-def batch(
-    on: list[str], payloads: list[bytes], *, source: str = "q/0/0", first: float = 0,
-    ids: list[bytes] | None = None, headers: list[bytes] | None = None, **more: Any,
-) -> bytes:  # fmt: skip
+def batch(on: list[str], payloads: list[bytes], **more: list[Any]) -> bytes:
     """A body for ``/journal/publish``."""
+    columns = {"subject": on, "data": payloads, **more}
+    kinds = {"headers": HEADERS}
+    return arrow_stream({k: pa.array(v, kinds.get(k)) for k, v in columns.items()})
 
-    def texts(values: list[bytes] | None) -> list[frames.Buffer]:
-        if values is None:
-            return [b"", b""]
-        ends = [sum(map(len, values[:i])) for i in range(len(values) + 1)]
-        return [frames.numbers("i", ends), b"".join(values)]
 
-    names = list(dict.fromkeys(on))
-    described = {
-        "rows": len(on), "subjects": names, "source": source, "first": first, **more,
-    }  # fmt: skip
-    which = frames.numbers("i", [names.index(s) for s in on])
-    columns = [which, *texts(payloads), *texts(headers), *texts(ids)]
-    return b"".join(frames.encode(described, columns))
+def arrow_stream(columns: dict[str, Any], **options: Any) -> bytes:
+    found = pa.RecordBatch.from_pydict(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, found.schema, options=pa.ipc.IpcWriteOptions(**options)) as stream:
+        stream.write_batch(found)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
