@@ -1,8 +1,8 @@
 """The journal as an Arrow IPC stream: its schema, declared here and nowhere else, and the writer.
 
-The stream has dictionaries for subjects and doors, which the reader nanoarrow has and its writer
-has not; the format is a header of flatbuffers in front of the columns as they stand, so it is
-written here. https://arrow.apache.org/docs/format/Columnar.html is the word on it.
+An IPC stream is headers of flatbuffers in front of the columns as they stand, so little that it is
+written here: nanoarrow, the small library for it, writes no dictionaries, and dies of some damaged
+streams that it is to read. https://arrow.apache.org/docs/format/Columnar.html is the word on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flatbuffers written: the little of them that Arrow's metadata needs. Imports no rtmb.
+"""Flatbuffers, the little of them that Arrow's metadata needs. Imports no rtmb.
 
 A buffer is a tree of tables. A table has numbered slots; each holds a number, or refers to a table,
 a text or a vector that stands behind it.
@@ -99,3 +99,77 @@ def _behind(out: bytearray, value: Value) -> int:
         place = start + 4 + 4 * i
         struct.pack_into("<I", out, place, _table(out, table) - place)
     return start
+
+
+class View:
+    """A table, read where it stands. Reading outside of the buffer is a `struct.error`."""
+
+    __slots__ = ("_data", "_size", "_start", "_vtable")
+
+    def __init__(self, data: memoryview, start: int) -> None:
+        self._data, self._start = data, start
+        self._vtable = start - self._at("i", start)
+        self._size = self._at("H", self._vtable)
+
+    @classmethod
+    def root(cls, data: memoryview) -> View:
+        return cls(data, struct.unpack_from("<I", data)[0])
+
+    def _at(self, code: str, place: int) -> int:
+        if place < 0:  # which would count from the end
+            raise struct.error("a place before the beginning")
+        found: int = struct.unpack_from(f"<{code}", self._data, place)[0]
+        return found
+
+    def _place(self, slot: int) -> int | None:
+        if 4 + 2 * slot >= self._size:
+            return None
+        place = self._at("H", self._vtable + 4 + 2 * slot)
+        return self._start + place if place else None
+
+    def _refers(self, slot: int) -> int | None:
+        place = self._place(slot)
+        return None if place is None else place + self._at("I", place)
+
+    def number(self, code: str, slot: int) -> int:
+        place = self._place(slot)
+        return 0 if place is None else self._at(code, place)
+
+    def table(self, slot: int) -> View | None:
+        place = self._refers(slot)
+        return None if place is None else View(self._data, place)
+
+    def text(self, slot: int) -> str:
+        place = self._refers(slot)
+        if place is None:
+            return ""
+        return bytes(self._data[place + 4 : place + 4 + self._at("I", place)]).decode()
+
+    def tables(self, slot: int) -> list[View]:
+        place = self._refers(slot)
+        if place is None:
+            return []
+        spots = range(place + 4, place + 4 + 4 * self._count(place, 4), 4)
+        return [View(self._data, spot + self._at("I", spot)) for spot in spots]
+
+    def longs(self, slot: int) -> tuple[int, ...]:
+        """A vector of 64-bit numbers."""
+        place = self._refers(slot)
+        if place is None:
+            return ()
+        return struct.unpack_from(f"<{self._count(place, 8)}q", self._data, place + 4)
+
+    def structs(self, slot: int) -> list[tuple[int, int]]:
+        """A vector of structs of two 64-bit numbers."""
+        place = self._refers(slot)
+        if place is None:
+            return []
+        found = struct.unpack_from(f"<{2 * self._count(place, 16)}q", self._data, place + 4)
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    def _count(self, place: int, width: int) -> int:
+        """How many things of so many bytes a vector has."""
+        count = self._at("I", place)
+        if count * width > len(self._data):
+            raise struct.error("a vector longer than all")
+        return count

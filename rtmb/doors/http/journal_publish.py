@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DOOR = "spark"
 #: The largest body, and the most messages in it.
 MOST_BODY = 32 << 20
-MOST_MESSAGES = 16_384
+MOST_MESSAGES = 8192
 #: The longest id of a message.
 LONGEST_ID = 1024
 #: How long a publisher waits for its answer when subscribers are far behind.
@@ -156,6 +156,8 @@ class Posted:
                 raise ArrowError(f"an id has at most {LONGEST_ID} bytes")
             if b"\r" in name_of_row or b"\n" in name_of_row:
                 raise ArrowError("an id cannot have a line end")
+        if sum(map(len, self._rows.payloads)) > MOST_BODY:  # a dictionary may say much with little
+            raise _too_large(f"at most {MOST_BODY} bytes of messages at once")
         near = max_payload - LONGEST_ID - 64  # there is no need to look at the rest
         for row, payload in enumerate(self._rows.payloads):
             if len(payload) + len(self._rows.headers.get(row, b"")) <= near:

@@ -46,6 +46,8 @@ class Http:
         self.memory = MemoryBroker(no_http=True, no_msgpack=True, **settings)
         self.hub, self.clock = self.memory.hub, self.memory.clock
         self.user = ANYONE
+        #: The headers of the last answer, in lower case.
+        self.told: dict[str, str] = {}
         root = Resource()
         for name, resource in journaling(self.memory.broker).items():
             root.putChild(name, resource)
@@ -63,8 +65,8 @@ class Http:
         request.rtmb_user = self.user  # type: ignore[attr-defined]
         return request
 
-    def send(self, method: str, target: str, body: bytes = b"") -> None:
-        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    def send(self, method: str, target: str, body: bytes = b"", more: str = "") -> None:
+        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
         self.channel.dataReceived(head.encode() + body)
 
     def answer(self) -> tuple[int, bytes] | None:
@@ -74,6 +76,7 @@ class Http:
         if not found:
             return None
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        self.told = {name.decode(): value.decode() for name, value in fields.items()}
         if b"content-length" in fields:
             length = int(fields[b"content-length"])
             body, rest = rest[:length], rest[length:]
@@ -87,12 +90,14 @@ class Http:
         self.transport.write(rest)
         return int(head.split()[1]), body
 
-    def call(self, method: str, target: str, body: bytes = b"") -> tuple[int, Any]:
-        self.send(method, target, body)
+    def call(self, method: str, target: str, body: bytes = b"", more: str = "") -> tuple[int, Any]:
+        self.send(method, target, body, more)
         found = self.answer()
         assert found is not None, "no answer"
         status, said = found
-        return status, json.loads(said) if said[:1] == b"{" else said
+        if self.told["content-type"] == "application/json":
+            return status, json.loads(said)
+        return status, said
 
     def get(self, target: str) -> Any:
         status, said = self.call("GET", target)

@@ -96,5 +96,5 @@ class MetricsTests(MonitorCase):
         self.assertEqual(found["rtmb_journal_messages",], 3)
         self.assertEqual(found["rtmb_journal_overwritten_total",], 0)
         self.assertGreater(found["rtmb_journal_bytes",], 0)
-        self.assertEqual(found["rtmb_journal_consumer_lag", "q"], 2)
-        self.assertIn(("rtmb_journal_consumer_lag_seconds", "q"), found)
+        self.assertEqual(found["rtmb_journal_consumer_lag", "q", ""], 2)
+        self.assertIn(("rtmb_journal_consumer_lag_seconds", "q", ""), found)
