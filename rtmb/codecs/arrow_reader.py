@@ -246,10 +246,10 @@ class _Batch:
             found = [None if value is None else value.decode() for value in found]
         return found
 
-    def _views(self, length: int) -> list[bytes]:
+    def _views(self, length: int) -> list[Any]:
         views = self._buffer()
         buffers = [self._buffer() for _ in range(next(self._variadic, 0))]
-        found = []
+        found: list[Any] = []
         for place in range(0, 16 * length, 16):
             size, _, which, start = struct.unpack_from("<iiii", views, place)
             if 0 <= size <= 12:

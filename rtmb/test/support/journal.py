@@ -109,7 +109,7 @@ class Http:
             self.hub.publish(Message(subject, payload, door="test"))
 
 
-def batch(on: list[str], payloads: list[bytes], **more: list[Any]) -> bytes:
+def batch(on: list[Any], payloads: list[Any], **more: list[Any]) -> bytes:
     """A body for ``/journal/publish``."""
     columns = {"subject": on, "data": payloads, **more}
     kinds = {"headers": HEADERS}
