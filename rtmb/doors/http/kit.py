@@ -21,6 +21,7 @@ from rtmb.core.subjects import NO_REPLY, is_pattern, is_subject
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
+    from rtmb.doors.http.operations import Operation
 
 T = TypeVar("T")
 
@@ -274,6 +275,12 @@ class Endpoint(Resource):
     @property
     def allow(self) -> bytes:
         return ", ".join(self.methods).encode()
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        """What each method does; see `rtmb.doors.http.operations.operation`."""
+        names = [name for name in self.methods if name not in ("HEAD", "OPTIONS")]
+        return {name: getattr(self, f"render_{name}").operation for name in names}
 
     def render(self, request: Request) -> bytes | int:
         try:

@@ -23,6 +23,7 @@ from twisted.web.server import Request
 from rtmb import __version__
 from rtmb.announcements import DOOR
 from rtmb.doors.http.kit import Endpoint, header
+from rtmb.doors.http.operations import operation
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -143,10 +144,12 @@ class Collector(PrometheusCollector):
             ("lost", "Messages overwritten before a consumer read them"),
             ("time_left", "Seconds until a consumer loses messages at the present rates"),
         ):
-            gauge = GaugeMetricFamily(f"rtmb_journal_consumer_{name}", what, labels=["consumer"])
+            gauge = GaugeMetricFamily(
+                f"rtmb_journal_consumer_{name}", what, labels=["consumer", "user"]
+            )
             for lease in stats["leases"]:
                 if lease[name] is not None:
-                    gauge.add_metric([lease["consumer"]], lease[name])
+                    gauge.add_metric([lease["consumer"], lease["user"]], lease[name])
             yield gauge
 
 
@@ -161,6 +164,7 @@ class Metrics(Endpoint):
         self._registry.register(broker.pulse.latency)
         ProcessCollector(registry=self._registry)
 
+    @operation("What Prometheus scrapes", answer="text/plain")
     def render_GET(self, request: Request) -> bytes:
         encode, kind = choose_encoder(header(request, b"accept") or "")
         request.setHeader(b"content-type", kind.encode())

@@ -76,7 +76,7 @@ class HttpSite(Site):
         return {
             "/": Page(broker, nats),
             "/nats": nats,
-            "/ws": SocketEndpoint(broker, JsonSocketFactory(self.streams)),
+            "/ws": SocketEndpoint(broker, JsonSocketFactory(self.streams), "JSON over WebSocket"),
             "/events/{pattern}": Events(broker, self.streams),
             **rest_table(broker, self.visitors),
             "/healthz": Healthz(broker),
