@@ -66,6 +66,52 @@ class Command(msgspec.Struct):
     request_id: str | int | None = None
 
 
+class Fault(msgspec.Struct):
+    """Why a command was refused, or the connection is closed."""
+
+    code: str
+    message: str
+
+
+class Dropped(msgspec.Struct):
+    """What a client did not get because it did not read."""
+
+    count: int
+    topics: list[str]
+
+
+class Sampled(msgspec.Struct):
+    """How many messages there were in the last second, and how many were shown."""
+
+    seen: int
+    sent: int
+
+
+class Shown(msgspec.Struct, omit_defaults=True):
+    """A message as clients get it; an `ack` has only its id."""
+
+    id: str
+    payload: Any = msgspec.UNSET
+    encoding: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET
+    headers: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
+    reply: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Said(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What the broker may say. It is written field by field; this is its description."""
+
+    type: Literal["ack", "event", "error", "pong", "info"]
+    ts: str
+    request_id: str | int | msgspec.UnsetType = msgspec.UNSET
+    topic: str | msgspec.UnsetType = msgspec.UNSET
+    status: Literal["ok"] | msgspec.UnsetType = msgspec.UNSET
+    message: Shown | msgspec.UnsetType = msgspec.UNSET
+    error: Fault | msgspec.UnsetType = msgspec.UNSET
+    msg: str | msgspec.UnsetType = msgspec.UNSET
+    dropped: Dropped | msgspec.UnsetType = msgspec.UNSET
+    sampled: Sampled | msgspec.UnsetType = msgspec.UNSET
+
+
 _command = msgspec.json.Decoder(Command).decode
 
 

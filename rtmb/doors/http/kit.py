@@ -193,11 +193,11 @@ def body_of(request: Request) -> bytes:
 
 
 def json_of(request: Request, kind: type[T], wanted: str) -> T:
-    """The body as JSON of some type; `wanted` says in an error what it should have been."""
+    """The body as JSON of some type; `wanted` is the error when it is not."""
     try:
         return msgspec.json.decode(body_of(request), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise bad(f"the body must be {wanted}") from None
+        raise bad(wanted) from None
 
 
 def subject_of(text: str) -> str:

@@ -166,7 +166,7 @@ class Topics(Endpoint):
         errors=(Code.BAD_REQUEST, Code.FORBIDDEN, Code.CONFLICT, Code.TOO_LARGE),
     )
     def render_POST(self, request: Request) -> bytes:
-        name = subject_of(json_of(request, NewTopic, '{"name": "..."}').name)
+        name = subject_of(json_of(request, NewTopic, 'the body must be {"name": "..."}').name)
         _check(user_of(request).publish.may_publish(name), f"make {name}")
         # One that is only there because someone subscribed to it can still be made to stay.
         if self.hub.history.get(name) is not None:
