@@ -14,8 +14,8 @@ from twisted.web.server import Request
 from rtmb.codecs.json_message import OncePerMessage, decode_payload, shown, timestamp
 from rtmb.codecs.nats import encode_headers
 from rtmb.core.message import ID_HEADER, Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.kit import Code, RefusedError, bad, encode_json, user_of
 from rtmb.doors.http.sockets import (
     GOING_AWAY,
