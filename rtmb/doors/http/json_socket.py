@@ -19,8 +19,8 @@ from rtmb.codecs.json_message import (
     timestamp,
 )
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.kit import Code, RefusedError, bad, encode_json, reply_of, user_of
 from rtmb.doors.http.sockets import (
     GOING_AWAY,

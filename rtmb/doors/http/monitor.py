@@ -19,8 +19,8 @@ from twisted.web.server import Request
 from rtmb import __version__, compiled
 from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import is_subject
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.forms import LEAF, describe_subscription, uptime
 from rtmb.doors.http.kit import (
     Code,

@@ -18,8 +18,8 @@ from rtmb.auth import User
 from rtmb.codecs.json_message import OncePerMessage
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import INBOX, has_wildcard, hears, matches
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.kit import (
     Code,
     Endpoint,
