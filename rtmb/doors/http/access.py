@@ -11,17 +11,20 @@ import binascii
 import hashlib
 import hmac
 import os
+import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 from twisted.internet.defer import Deferred, succeed
 from twisted.web.server import Request
 
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.config import Settings
-from rtmb.doors.http.kit import header
+from rtmb.doors.http.kit import Code, Endpoint, RefusedError, header, user_of
+from rtmb.doors.http.operations import operation
 from rtmb.doors.session import Roster, Session
 from rtmb.interfaces import IAuthenticator
 
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 _MOST_KNOWN = 1024
 #: Not for long: other authenticators may change their mind. In seconds.
 _KNOWN_FOR = 30.0
+#: Tickets that may be unused at once, and how long one is good for, in seconds.
+_MOST_TICKETS = 10_000
+TICKET_FOR = 30.0
 
 
 @dataclass(frozen=True)
@@ -74,11 +80,15 @@ class Access:
         self._authenticator = authenticator
         self._salt = os.urandom(16)
         self._known: dict[bytes, tuple[User, float]] = {}
+        self._tickets: dict[str, tuple[User, float]] = {}
 
     # Who
 
     def admit(self, request: Request) -> Deferred[User | None]:
         """Who this request comes from; None: nobody who may come in."""
+        ticket = request.args.get(b"ticket")
+        if ticket:
+            return succeed(self._redeem(ticket[-1].decode("utf-8", "replace")))
         key = header(request, b"x-api-key")
         if key is None and request.args.get(b"api_key"):
             # Browsers cannot set a header on a WebSocket or an EventSource.
@@ -93,6 +103,21 @@ class Access:
         if not self._authenticator.required:
             return succeed(None if self._key else ANYONE)
         return self._authenticate(said)
+
+    def ticket_for(self, user: User) -> str:
+        """What lets someone in once more, soon: browsers can set no header on a WebSocket."""
+        now = time.monotonic()
+        if len(self._tickets) >= _MOST_TICKETS:
+            self._tickets = {t: (u, end) for t, (u, end) in self._tickets.items() if end > now}
+        if len(self._tickets) >= _MOST_TICKETS:
+            raise RefusedError(Code.OVERLOADED, f"{_MOST_TICKETS} tickets are not used yet")
+        ticket = secrets.token_urlsafe(32)
+        self._tickets[ticket] = user, now + TICKET_FOR
+        return ticket
+
+    def _redeem(self, ticket: str) -> User | None:
+        user, end = self._tickets.pop(ticket, (None, 0.0))
+        return user if time.monotonic() < end else None
 
     def _authenticate(self, said: Credentials) -> Deferred[User | None]:
         secret = "\0".join((said.user, said.password, said.token)).encode("utf-8", "replace")
@@ -156,3 +181,26 @@ def _credentials(request: Request) -> Credentials | None:
         return None
     user, colon, password = decoded.partition(":")
     return Credentials(user=user, password=password) if colon and user else None
+
+
+class Ticket(msgspec.Struct):
+    """``?ticket=`` with this lets its holder in, once."""
+
+    ticket: str
+    expires_in: float
+
+
+class Tickets(Endpoint):
+    """``/ticket``."""
+
+    def __init__(self, broker: Broker, gate: Gate) -> None:
+        super().__init__(broker)
+        self._gate = gate
+
+    @operation(
+        "Get a ticket: browsers can set no header on a WebSocket or an EventSource",
+        answer=Ticket,
+        errors=(Code.OVERLOADED,),
+    )
+    def render_POST(self, request: Request) -> Any:
+        return Ticket(self._gate.access.ticket_for(user_of(request)), TICKET_FOR)

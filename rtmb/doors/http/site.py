@@ -13,7 +13,7 @@ from twisted.web.server import Request, Site
 from zope.interface import implementer
 
 from rtmb.config import Settings
-from rtmb.doors.http.access import Access
+from rtmb.doors.http.access import Access, Tickets
 from rtmb.doors.http.api_page import ApiPage, api_page
 from rtmb.doors.http.connection import HttpChannel, HttpRequest
 from rtmb.doors.http.connz import Connection, Connz, Leafz
@@ -81,6 +81,7 @@ class HttpSite(Site):
             "/nats": nats,
             "/ws": SocketEndpoint(broker, JsonSocketFactory(self.streams), "JSON over WebSocket"),
             "/events/{pattern}": Events(broker, self.streams),
+            "/ticket": Tickets(broker, self),
             **rest_table(broker, self.visitors),
             "/healthz": Healthz(broker),
             "/varz": Varz(broker),

@@ -384,6 +384,27 @@ class ComingBackTests(PageCase):
         self.browser.refresh()
         self.live()
 
+    def test_a_user_logs_in(self) -> None:
+        """By name and password, when users are set and no key."""
+        broker = self.start("--user", "zo\u00eb", "--password", "p\u00e4ss:word")
+        self.open(broker)
+        self.until(lambda: self.element("access").get_attribute("open"), "a form")
+        self.fill("user", "zo\u00eb")
+        self.fill("key", "wrong" + Keys.ENTER)
+        self.shows("access-note", "not right")
+        self.fill("key", "p\u00e4ss:word" + Keys.ENTER)
+        self.live()
+        self.fill("pattern", "news" + Keys.ENTER)  # a socket, which shows a ticket
+        self.shows("watch-note", "news")
+        client = self.client(broker)
+        client.connect(**{"user": "zo\u00eb", "pass": "p\u00e4ss:word"})
+
+        def heard() -> bool:
+            client.publish("news", b"hello")
+            return "hello" in self.text("stream")
+
+        self.until(heard, "a message")
+
     def test_the_broker_restarts(self) -> None:
         broker = self.start()
         self.open(broker)

@@ -147,6 +147,21 @@ class UserTests(HttpTests):
         with self.assertRaises(HandshakeError):
             WebSocket(self.port, headers=basic("bob", "wrong"))
 
+    def test_tickets(self) -> None:
+        """What a browser shows in place of a header: good once, for whoever got it."""
+        said = ask(self.port, "POST", "/ticket", None, self.bob)
+        self.assertEqual((said.status, said.json["expires_in"]), (200, 30.0))
+        path = f"/ws?ticket={said.json['ticket']}"
+        with WebSocket(self.port, path) as socket:
+            self.assertEqual(socket.subscribe("bob.a")["type"], "ack")
+            self.assertEqual(socket.subscribe("other")["error"]["code"], "UNAUTHORIZED")
+        for again in (path, "/ws?ticket=nonsense"):
+            with self.assertRaises(HandshakeError) as caught:
+                WebSocket(self.port, again)
+            self.assertEqual(caught.exception.status, 401)
+        wrong = ask(self.port, "POST", "/ticket", None, basic("bob", "wrong"))
+        self.assertEqual(wrong.status, 401)
+
     def test_nats_over_websocket_asks_for_itself(self) -> None:
         with WebSocket(self.port, "/nats", headers=self.bob) as socket:
             info = socket.read_frame()[1]

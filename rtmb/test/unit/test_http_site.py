@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.server import Request
+from twisted.web.test.requesthelper import DummyRequest
 from zope.interface import implementer
 
-from rtmb.auth import Credentials, User
+from rtmb.auth import ANYONE, Credentials, User
 from rtmb.broker import Broker
 from rtmb.config import Settings, SettingsError
-from rtmb.doors.http import connection
+from rtmb.doors.http import access, connection
+from rtmb.doors.http.kit import RefusedError
 from rtmb.doors.http.site import HttpService
 from rtmb.interfaces import IAuthenticator
 
@@ -33,6 +38,26 @@ class OptionTests(SynchronousTestCase):
         settings = Settings(doors={"http": {"nonsense": 1}})
         with self.assertRaisesRegex(SettingsError, "doors.http: unknown key nonsense"):
             Broker(settings, MemoryReactorClock())
+
+
+class TicketTests(SynchronousTestCase):
+    def test_they_expire_and_are_bounded(self) -> None:
+        self.now = 100.0
+        self.patch(access.time, "monotonic", lambda: self.now)
+        self.patch(access, "_MOST_TICKETS", 2)
+        door = access.Access(Settings(), Broken())
+        ticket, late = door.ticket_for(ANYONE), door.ticket_for(ANYONE)
+        self.assertRaises(RefusedError, door.ticket_for, ANYONE)
+        self.assertIs(self.redeemed(door, ticket), ANYONE)
+        self.assertIsNone(self.redeemed(door, ticket), "a second time")
+        self.now += access.TICKET_FOR + 0.1
+        self.assertIsNone(self.redeemed(door, late))
+        self.assertTrue(door.ticket_for(ANYONE))
+
+    def redeemed(self, door: access.Access, ticket: str) -> User | None:
+        request = DummyRequest([b"ws"])
+        request.args = {b"ticket": [ticket.encode()]}
+        return self.successResultOf(door.admit(cast(Request, request)))
 
 
 class InMemoryTests(SynchronousTestCase):
