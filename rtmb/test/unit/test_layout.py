@@ -17,7 +17,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "core": ({"rtmb.core"}, {"seams", "codecs"}),
     "codecs": ({"rtmb.codecs"}, {"core"}),
     "settings": ({"rtmb.config", "rtmb.auth", "rtmb.logs", "rtmb.tls"}, {"seams", "core"}),
-    "telling": ({"rtmb.announcements"}, {"seams", "core"}),
+    "telling": ({"rtmb.announcements", "rtmb.clients", "rtmb.pulse"}, {"seams", "core"}),
     "doors, shared": (
         {"rtmb.doors.session", "rtmb.doors.listener", "rtmb.doors.outbox"},
         {"seams", "core", "codecs", "settings", "telling"},
