@@ -19,7 +19,8 @@ from twisted.logger import Logger
 from rtmb.clients import Clients
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
-from rtmb.core.journal import Journal, Lease
+from rtmb.core.journal import Journal
+from rtmb.core.leases import Lease
 from rtmb.core.message import Message
 from rtmb.interfaces import IClient
 
@@ -111,13 +112,15 @@ class Announcements(Service):
             self._waiting.append((event, facts))
 
     def about_to_be_lost(self, journal: Journal, lease: Lease) -> None:
-        """A consumer of the journal is so far behind that it is about to lose messages."""
-        facts = journal.lag(lease)
+        """A consumer of the journal is about to lose messages that it has not read."""
+        lag = journal.lag(lease)
+        when = "" if lag.time_left is None else f" in {lag.time_left:.0f} s at this rate"
         self.log.warn(
-            "journal: {consumer} is {lag} messages behind, and what it has not read is about to be "
-            "overwritten; see --journal-bytes and --journal-messages",
+            "journal: {consumer} is {lag} messages ({lag_seconds} s) behind, and what it has not "
+            "read is about to be overwritten{when}; see --journal-bytes and --journal-messages",
             consumer=lease.consumer,
-            **facts,
+            when=when,
+            **lag._asdict(),
         )
         self.tell(
             "journal_lag",
@@ -125,8 +128,7 @@ class Announcements(Service):
             position=lease.position,
             first=journal.first,
             next=journal.next,
-            lag=facts["lag"],
-            lost=facts["lost"],
+            **lag._asdict(),
         )
 
     def _publish_events(self) -> None:

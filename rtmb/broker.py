@@ -7,6 +7,7 @@ reactor, and start it like any Twisted service.
 from __future__ import annotations
 
 import ipaddress
+import platform
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
+from rtmb import __version__, compiled
 from rtmb.announcements import Announcements
 from rtmb.auth import Authenticator
 from rtmb.clients import Clients
@@ -99,6 +101,12 @@ class Broker(MultiService):
         return f"nats://{self.settings.interface}:{self.port}"
 
     def privilegedStartService(self) -> None:
+        self.log.info(
+            "rtmb {version} on Python {python}, {form}",
+            version=__version__,
+            python=platform.python_version(),
+            form=compiled.form(),
+        )
         super().privilegedStartService()
         if not self.authenticator.required and not _is_loopback(self.settings.interface):
             self.log.warn(
@@ -129,6 +137,7 @@ def _doors(settings: Settings) -> dict[str, tuple[IDoor, dict[str, Any]]]:
     others = {}
     if settings.doors.keys() - own.keys():
         others = {door.name: door for door in plugged_in()}
+    opened: dict[str, tuple[IDoor, dict[str, Any]]]
     opened = {name: (door, {}) for name, door in own.items()}
     for name, options in settings.doors.items():
         if name in own and options:

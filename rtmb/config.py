@@ -256,8 +256,9 @@ def _auth_table(path: str, table: Any) -> AuthTable:
         raise SettingsError(f"{path}: {error}") from None
 
 
-#: Variables that are no options: where the file is, and where the `rtmb` command finds a broker.
-_NO_OPTIONS = ("RTMB_CONFIG", "RTMB_HTTP")
+#: Variables that are no options: where the file is, where the `rtmb` command finds a broker, and
+#: whether compiled modules are left aside.
+_NO_OPTIONS = ("RTMB_CONFIG", "RTMB_HTTP", "RTMB_PURE")
 
 #: What Kubernetes sets in a pod for each Service whose name begins with rtmb. The variable of a
 #: Service's port may have an option's name, and is told by its value.

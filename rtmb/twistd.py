@@ -12,7 +12,7 @@ from twisted.logger import ILogObserver
 from twisted.python import usage
 from twisted.python.logfile import LogFile
 
-from rtmb import __version__, config, process
+from rtmb import __version__, compiled, config, process
 from rtmb.broker import Broker
 from rtmb.config import FIELDS, Settings, SettingsError
 from rtmb.logs import json_observer
@@ -58,7 +58,7 @@ class Options(usage.Options):
 
     def opt_version(self) -> None:
         """Print the version and exit."""
-        print(f"rtmb {__version__}")
+        print(f"rtmb {__version__} ({compiled.form()})")
         raise SystemExit(0)
 
     def load(self) -> Settings:

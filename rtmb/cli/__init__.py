@@ -10,7 +10,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from rtmb import __version__
+from rtmb import __version__, compiled
 
 
 class Place(NamedTuple):
@@ -82,12 +82,25 @@ class LazyGroup(click.Group):
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
+def _tell_version(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"rtmb {__version__} ({compiled.form()})")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="`rtmb COMMAND --help` shows examples. The server is given by --server or NATS_URL.",
 )
-@click.version_option(__version__, prog_name="rtmb", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version, and whether it runs compiled, and exit.",
+)
 def rtmb() -> None:
     """A real-time message broker, and all that goes with it."""
 

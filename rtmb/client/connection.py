@@ -21,6 +21,7 @@ from rtmb.client.message import Message
 from rtmb.client.subscription import Subscription
 from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
+from rtmb.core.subjects import from_raw
 
 if TYPE_CHECKING:
     from rtmb.client.client import Client
@@ -235,8 +236,8 @@ class Connection(Protocol):
         subject, reply, header_size, size, sid = publication
         known = _Line(
             self.client._subscriptions.get(sid),
-            wire.from_wire(subject),
-            wire.from_wire(reply) if reply is not None else None,
+            from_raw(subject),
+            from_raw(reply) if reply is not None else None,
             header_size,
             size,
         )

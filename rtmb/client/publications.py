@@ -5,7 +5,7 @@ from __future__ import annotations
 from rtmb.client.errors import BadSubject
 from rtmb.client.requests import INBOX
 from rtmb.codecs import nats as wire
-from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.core.subjects import is_pattern, is_subject, to_raw
 
 #: The longest subject: a line of the protocol has 4096 bytes, and holds more than the subject.
 _MAX_SUBJECT = 1024
@@ -30,7 +30,7 @@ def subject_bytes(subject: str) -> bytes:
     """A subject to publish on, as it stands on the wire."""
     if not is_subject(subject) or not _fits(subject):
         raise BadSubject(f"cannot publish to {_shortened(subject)}")
-    return wire.to_wire(subject)
+    return to_raw(subject)
 
 
 def check_subscription(pattern: str, queue: str | None) -> None:
@@ -51,7 +51,7 @@ def payload_bytes(payload: object) -> bytes:
 
 
 def _fits(text: str) -> bool:
-    return len(wire.to_wire(text)) <= _MAX_SUBJECT
+    return len(to_raw(text)) <= _MAX_SUBJECT
 
 
 def _shortened(text: str) -> str:

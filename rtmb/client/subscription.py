@@ -23,6 +23,7 @@ from rtmb.client.errors import SubscriptionEnded, Timeout
 from rtmb.client.events import Event
 from rtmb.client.message import Message
 from rtmb.codecs import nats as wire
+from rtmb.core.subjects import to_raw
 
 if TYPE_CHECKING:
     from rtmb.client.client import Client
@@ -103,8 +104,8 @@ class Subscription:
         again, it may be a new one; a replay is not, it would repeat what was seen."""
         again, self._announced = self._announced, True
         subject = self.subject if again and self._replay else self.asked
-        queue = wire.to_wire(self.queue) if self.queue is not None else None
-        said = wire.sub(wire.to_wire(subject), queue, self.sid)
+        queue = to_raw(self.queue) if self.queue is not None else None
+        said = wire.sub(to_raw(subject), queue, self.sid)
         if self.maximum is not None:
             said += wire.unsub(self.sid, self.maximum - self.received)
         return said

@@ -22,9 +22,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rtmb.core.routing import from_raw as from_wire  # noqa: F401
-from rtmb.core.routing import to_raw as to_wire  # noqa: F401
-
 CRLF = b"\r\n"
 
 PING = b"PING\r\n"

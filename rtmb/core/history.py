@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from typing import cast
 
 from rtmb.core import raw
 from rtmb.core.message import Message
@@ -60,7 +61,8 @@ class Topic(Route):
     def times(self) -> list[float]:
         """When they came, oldest first."""
         ring, first = self.ring or [], self.first
-        return [*ring[first + 1 :: 2], *ring[1:first:2]]  # type: ignore[list-item]
+        times = [*ring[first + 1 :: 2], *ring[1:first:2]]
+        return cast(list[float], times)
 
     def newest(self, count: int) -> list[Message]:
         """Up to `count` of the newest messages, oldest first."""
@@ -174,18 +176,18 @@ class History:
         if self.depth > 0:
             self.keep(topic, publication)
 
-    def _keep(self, topic: Topic, entry: Entry, time: object, cost: int) -> None:
+    def _keep(self, topic: Topic, entry: Entry, time: float, cost: int) -> None:
         ring = topic.ring
         if ring is None:
-            topic.ring = [entry, time]  # type: ignore[list-item]
+            topic.ring = [entry, time]
         elif len(ring) < 2 * self.depth:
             ring.append(entry)
-            ring.append(time)  # type: ignore[arg-type]
+            ring.append(time)
         else:
             first = topic.first
             cost -= _cost(ring[first])
             ring[first] = entry
-            ring[first + 1] = time  # type: ignore[assignment]
+            ring[first + 1] = time
             first += 2
             topic.first = 0 if first == len(ring) else first
         topic.held += cost

@@ -15,6 +15,7 @@ cdef class Hub:
     cdef public Counters totals
     cdef public list awake
     cdef public Py_ssize_t collected
+    cdef public Py_ssize_t spread
 
     @cython.locals(topic=Topic)
     cpdef Route route(self, bytes subject)

@@ -52,8 +52,9 @@ class Hub:
         self.totals = Counters()
         #: Subscribers that have collected messages and wait for `flush`.
         self.awake: list[ISubscriber] = []
-        #: Bytes that they have collected, about.
+        #: Bytes that they have collected, about, and how many make them send.
         self.collected = 0
+        self.spread = SPREAD
 
     # Subscribing
 

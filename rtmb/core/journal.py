@@ -11,10 +11,10 @@ import secrets
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rtmb.codecs import columns as frames
+from rtmb.core.leases import Lag, Lease, LeaseError, lag_of
 from rtmb.core.message import Message
 from rtmb.core.segments import MESSAGE_COST, TAIL_COST, Segment, Selection
 
@@ -37,23 +37,6 @@ class Measure(NamedTuple):
 
     end: int
     messages: int
-
-
-@dataclass
-class Lease:
-    """A consumer's word that it still needs what is from `position` on."""
-
-    consumer: str
-    position: int
-    ttl: float
-    expires: float
-    subjects: tuple[str, ...] = ()
-    #: Whether it was told of that its position is about to be overwritten.
-    warned: bool = False
-
-
-class LeaseError(Exception):
-    """There are `MOST_LEASES` already."""
 
 
 class Journal:
@@ -239,7 +222,9 @@ class Journal:
         if old is None and len(self._leases) >= MOST_LEASES:
             raise LeaseError(f"there are {MOST_LEASES} leases already")
         lease = Lease(consumer, position, ttl, self._clock() + ttl, subjects)
-        lease.warned = old is not None and old.warned
+        if old is not None:
+            lease.warned, lease.marks = old.warned, old.marks
+        lease.mark(self._clock(), self.next)
         self._leases[consumer] = lease
         self._look_at_leases()
         return lease
@@ -274,15 +259,28 @@ class Journal:
 
     # Telling
 
-    def lag(self, lease: Lease) -> dict[str, int]:
-        """How many messages a lease has before it, and how many it has lost for good."""
-        lost = max(0, self.first - lease.position)
-        return {"lag": max(0, self.next - max(lease.position, self.first)), "lost": lost}
+    def lag(self, lease: Lease) -> Lag:
+        """How far a consumer is behind, and when it would catch up or lose messages."""
+        at = max(lease.position, self.first)
+        return lag_of(lease, self._clock(), self.first, self.next, self._room(), self._written(at))
+
+    def _room(self) -> float:
+        """Messages that still fit in, about, before others make room."""
+        kept = len(self)
+        room = (self.budget - self.held) / max(1.0, self.held / kept) if kept else float("inf")
+        return max(0.0, min(room, self.limit - kept) if self.limit else room)
+
+    def _written(self, seq: int) -> float | None:
+        """The time of a message."""
+        for segment in reversed(self._segments):
+            if segment.first <= seq < segment.end:
+                return segment.times[seq - segment.first]
+        return None
 
     def stats(self) -> dict[str, Any]:
         """For people and metrics."""
         now = self._clock()
-        leases = self.leases.values()
+        lags = {lease.consumer: self.lag(lease) for lease in self.leases.values()}
         return {
             "epoch": self.epoch,
             "patterns": list(self.patterns),
@@ -293,8 +291,9 @@ class Journal:
             "max_bytes": self.budget,
             "max_messages": self.limit,
             "overwritten": self.first - 1,
-            "consumers": len(leases),
-            "largest_lag": max((self.lag(lease)["lag"] for lease in leases), default=0),
+            "consumers": len(lags),
+            "largest_lag": max((lag.lag for lag in lags.values()), default=0),
+            "largest_lag_seconds": max((lag.lag_seconds for lag in lags.values()), default=0.0),
             "leases": [
                 {
                     "consumer": lease.consumer,
@@ -303,9 +302,9 @@ class Journal:
                     "ttl": lease.ttl,
                     "expires_in": round(lease.expires - now, 3),
                     "warned": lease.warned,
-                    **self.lag(lease),
+                    **lags[lease.consumer]._asdict(),
                 }
-                for lease in leases
+                for lease in self._leases.values()
             ],
         }
 

@@ -6,7 +6,7 @@ from rtmb.core import raw
 from rtmb.core.message import Message
 from rtmb.core.subjects import from_raw, to_raw
 
-#: A message as it is kept: its payload if that is all there is to it; with its reply and headers; or
+#: A message as it is kept: its payload, if that is all there is to it; with reply and headers; or
 #: the object, if a door made one that knows more.
 Entry = bytes | tuple[bytes, bytes | None, bytes | None] | Message
 

@@ -11,7 +11,7 @@ through routes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rtmb.core import raw
@@ -209,10 +209,10 @@ class Route:
 class Routing:
     """All subscriptions by pattern, and how routes are made of them."""
 
-    def __init__(self, routes: dict[bytes, Route] | None = None) -> None:
+    def __init__(self, routes: Mapping[bytes, Route] | None = None) -> None:
         #: Routes that somebody keeps, by subject: who subscribes to just one subject makes its
         #: route stale.
-        self._routes: dict[bytes, Route] = {} if routes is None else routes
+        self._routes: Mapping[bytes, Route] = {} if routes is None else routes
         self._literals: dict[bytes, Interest] = {}
         self._root = Node()
         self._wild = 0

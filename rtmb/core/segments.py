@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from rtmb.codecs import columns as frames
-from rtmb.codecs.nats import to_wire
 from rtmb.core.message import Message
-from rtmb.core.subjects import hears, matches
+from rtmb.core.subjects import hears, matches, to_raw
 
 #: What a kept message costs beyond its payload, rounded up: as a `Message`, as the bytes of the
 #: text door, and in columns.
@@ -76,7 +75,7 @@ class Columns:
                 continue
             data.append(body.payload)
             if body.reply is not None:
-                replies[row] = to_wire(body.reply)
+                replies[row] = to_raw(body.reply)
             if body.headers is not None:
                 headers[row] = body.headers
         self.data = Texts(data)
@@ -148,7 +147,7 @@ def _numbered(names: list[str]) -> tuple[list[str], array[int]]:
     """The different names, as text that any program can read, and which of them each one is."""
     known: dict[str, int] = {}
     which = array("i", [known.setdefault(name, len(known)) for name in names])
-    return [to_wire(name).decode("utf-8", "replace") for name in known], which
+    return [to_raw(name).decode("utf-8", "replace") for name in known], which
 
 
 class Segment:

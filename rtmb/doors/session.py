@@ -19,6 +19,7 @@ from zope.interface import implementer
 from rtmb.auth import User
 from rtmb.config import Settings
 from rtmb.core.counters import Counters
+from rtmb.core.hub import Hub
 from rtmb.core.routing import Subscription
 from rtmb.interfaces import IAuthenticator, IClient
 
@@ -48,7 +49,7 @@ class Session:
 
     def __init__(self, roster: Roster[Any], user: User | None = None) -> None:
         self.roster = roster
-        self.hub = roster.hub
+        self.hub: Hub = roster.hub
         self.settings = roster.settings
         #: Who it is; None until that is known.
         self.user = user
@@ -56,9 +57,10 @@ class Session:
         self.host, self.port = "", 0
         self.name = "?"
         self.counters = Counters()
-        self.started = self.last_input = roster.hub.clock()
+        self.started: float = roster.hub.clock()
+        self.last_input: float = self.started
         #: Set when it is to close: nothing more is read from it.
-        self.done = False
+        self.done: bool = False
         self.closed_reason = ""
         self._timers: dict[str, IDelayedCall] = {}
         self._has_place = False

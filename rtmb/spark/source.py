@@ -293,6 +293,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target_offset: Offset | None = None
         #: Up to here, of which epoch, there was nothing wanted: no need to look again.
         self._clear: Offset = {"epoch": "", "seq": 0}
+        #: Where the newest batch ends.
+        self._end: int | None = None
         #: When the last batch was given out.
         self._last = time.monotonic()
 
@@ -309,9 +311,17 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target_offset = self.position("latest")
 
     def reportLatestOffset(self) -> Offset:
-        return self.position("latest")
+        """Where the journal ends and how far this query is behind: `latestOffset` in progress."""
+        found = self.client.json("GET", path("journal", "position", at="latest", behind=self._end))
+        told = ("epoch", "seq", "lag", "lag_seconds")
+        return {name: found[name] for name in told if name in found}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        found = self._latest_offset(start, limit)
+        self._end = found["seq"]
+        return found
+
+    def _latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         if not self._began:
             self._began = True
             if start == self._initial:

@@ -23,11 +23,12 @@ _PACKAGES = Path(rtmb.__file__).resolve().parent.parent
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without RTMB_ variables, with the rtmb of this process in it."""
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("RTMB_")}
-    paths = [str(_PACKAGES), *filter(None, [variables.get("PYTHONPATH")])]
-    variables["PYTHONPATH"] = os.pathsep.join(paths)
-    return variables | dict(extra or {})
+    """This environment without RTMB_ variables, with the rtmb of this process in it: the same
+    source, compiled or not as it is here."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RTMB_") or k == "RTMB_PURE"}
+    paths = [str(_PACKAGES), *filter(None, [kept.get("PYTHONPATH")])]
+    kept["PYTHONPATH"] = os.pathsep.join(paths)
+    return kept | dict(extra or {})
 
 
 class Tail:

@@ -94,6 +94,10 @@ class HttpChannel(HTTPChannel):
         if not self.refused:
             super().dataReceived(data)
 
+    def lineReceived(self, line: bytes) -> None:
+        if not self.refused:
+            super().lineReceived(line)
+
     def rawDataReceived(self, data: bytes) -> None:
         if not self.refused:
             super().rawDataReceived(data)

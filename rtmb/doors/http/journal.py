@@ -5,6 +5,7 @@ more of the calls.
 |---|---|
 | ``GET /journal?from=&to=&subject=&partition=i/n&limit=`` | messages, as `rtmb.codecs.columns` |
 | ``GET /journal/position?at=earliest`` or ``latest``, or ``time=`` | where to begin |
+| ``… &behind=`` a position | and how far that is behind |
 | ``GET /journal/wait?from=&subject=&messages=&bytes=&least=&timeout=`` | how far to read |
 | ``PUT /journal/leases/{consumer}`` ``{"position", "ttl"}``, ``DELETE`` | how far behind that is |
 | ``POST /journal/publish`` | how many messages were new |
@@ -26,7 +27,8 @@ from twisted.web.server import NOT_DONE_YET, Request
 from rtmb.auth import User
 from rtmb.codecs import columns as frames
 from rtmb.config import seconds
-from rtmb.core.journal import Journal, LeaseError, Repeats
+from rtmb.core.journal import Journal, Repeats
+from rtmb.core.leases import Lease, LeaseError
 from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.segments import Selection
 from rtmb.core.subjects import is_subject, to_raw
@@ -164,7 +166,12 @@ class Position(JournalEndpoint):
             seq = journal.first if at == "earliest" else journal.next
         else:
             raise bad("say at=earliest, at=latest or time=<seconds since 1970>")
-        return {**_bounds(journal), "seq": seq}
+        found = {**_bounds(journal), "seq": seq}
+        reader = whole_number(request, "behind")
+        if reader is not None:
+            lag = journal.lag(Lease("", reader, 0.0, 0.0))
+            found |= {"lag": lag.lag, "lag_seconds": lag.lag_seconds}
+        return found
 
 
 class Wait(JournalEndpoint):
@@ -281,7 +288,7 @@ class Leases(JournalEndpoint):
             lease = journal.lease(consumer, position, ttl, wanted.patterns)
         except LeaseError as error:
             raise RefusedError(Code.TOO_MANY, str(error)) from None
-        return {**_bounds(journal), **journal.lag(lease)}
+        return {**_bounds(journal), **journal.lag(lease)._asdict()}
 
     render_POST = render_PUT
 

@@ -131,11 +131,23 @@ class Collector(PrometheusCollector):
             ("max_bytes", "Memory they may take"),
             ("consumers", "Consumers that hold a place in the journal"),
             ("largest_lag", "Messages that the consumer furthest behind has still to read"),
+            ("largest_lag_seconds", "Age of the next message of the consumer furthest behind"),
         ):
             yield GaugeMetricFamily(f"rtmb_journal_{name}", what, value=stats[name])
         yield CounterMetricFamily(
             "rtmb_journal_overwritten", "Messages that made room", value=stats["overwritten"]
         )
+        for name, what in (
+            ("lag", "Messages that a consumer has still to read"),
+            ("lag_seconds", "Age of the next message that a consumer will read"),
+            ("lost", "Messages overwritten before a consumer read them"),
+            ("time_left", "Seconds until a consumer loses messages at the present rates"),
+        ):
+            gauge = GaugeMetricFamily(f"rtmb_journal_consumer_{name}", what, labels=["consumer"])
+            for lease in stats["leases"]:
+                if lease[name] is not None:
+                    gauge.add_metric([lease["consumer"]], lease[name])
+            yield gauge
 
 
 class Metrics(Endpoint):

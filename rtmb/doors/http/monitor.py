@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from twisted.web.server import Request
 
-from rtmb import __version__
+from rtmb import __version__, compiled
 from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
 from rtmb.core.routing import Subscription
@@ -99,6 +99,7 @@ class Varz(Monitored):
             "slow_consumers": told.slow_consumers.total(),
             "subscriptions": len(hub.routing),
             # Beyond nats-server:
+            "form": compiled.form(),
             "drops": told.drops.total(),
             "topics": len(hub.history),
             "history_messages": sum(topic.kept for topic in hub.history),

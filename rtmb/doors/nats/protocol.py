@@ -21,7 +21,7 @@ from rtmb.codecs.nats import ProtocolError
 from rtmb.core.message import Message
 from rtmb.core.publication import Publication
 from rtmb.core.routing import Subscription
-from rtmb.core.subjects import is_pattern, split_past
+from rtmb.core.subjects import from_raw, is_pattern, split_past
 from rtmb.doors.nats.dialect import BARE, LIBRARY
 from rtmb.doors.nats.outlet import NatsOutlet
 from rtmb.doors.nats.receiver import Receiver
@@ -324,9 +324,9 @@ class NatsProtocol(Session, Receiver):
 
     def _sub(self, arguments: bytes) -> None:
         subject, group, sid = wire.parse_sub(arguments)
-        asked = wire.from_wire(subject)
+        asked = from_raw(subject)
         pattern, past = split_past(asked)
-        queue = wire.from_wire(group) if group is not None else None
+        queue = from_raw(group) if group is not None else None
         if not is_pattern(pattern):
             raise ProtocolError("Invalid Subject", closes=False)
         if sid in self.by_sid:
@@ -406,7 +406,7 @@ class NatsProtocol(Session, Receiver):
         """What is to be said after a publication."""
         self._ok()
         if not count and reply is not None and self.no_responders:
-            self._tell_no_responders(wire.from_wire(subject), wire.from_wire(reply))
+            self._tell_no_responders(from_raw(subject), from_raw(reply))
 
     def _tell_no_responders(self, subject: str, reply: str) -> None:
         headers = wire.encode_headers([("Nats-Subject", subject)], "503")
@@ -439,7 +439,7 @@ class NatsProtocol(Session, Receiver):
         if self.closed_reason:
             return
         found = _MSG_LINE.search(last)  # not always at its start: a part may have been sent
-        subject = wire.from_wire(found[1]) if found is not None else "?"
+        subject = from_raw(found[1]) if found is not None else "?"
         self.closed_reason = "slow consumer"
         self.factory.announcements.slow(self, "close", subject, self.outbox.pending)
         self.abort()

@@ -17,7 +17,6 @@ cdef int _DOLLAR
 cdef int _UNDERLINE
 cdef tuple _NO_REPLY
 cdef array _SPANS
-cdef Py_ssize_t _SPREAD
 
 
 @cython.final

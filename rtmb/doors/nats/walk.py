@@ -1,9 +1,9 @@
 """The walk: how publications get from a chunk of bytes into the hub, all in one way.
 
 `Walk.go` takes whole ``PUB`` and ``HPUB`` messages and plain ``SUB`` and ``UNSUB`` lines as long as
-they follow each other. It leaves to `NatsProtocol` the other commands, what has to be thought about,
-what is wrong, and a payload that goes on in the next chunk: that comes back by `Walk.publish` when
-it is there.
+they follow each other. It leaves to `NatsProtocol` the other commands, what has to be thought
+about, what is wrong, and a payload that goes on in the next chunk: that comes back by
+`Walk.publish` when it is there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rtmb.codecs.nats import ProtocolError, check_headers
 from rtmb.core import raw
 from rtmb.core.counters import Counters
-from rtmb.core.hub import SPREAD, Hub
+from rtmb.core.hub import Hub
 from rtmb.core.publication import Publication
 from rtmb.core.routing import Outlet, Subscription
 from rtmb.core.subjects import NO_REPLY, from_raw, to_raw
@@ -32,7 +32,6 @@ MOST_ALLOWED = 4096
 _NO_REPLY = tuple(map(to_raw, NO_REPLY))
 #: Where the fields of a line are found; one for all, as it is read before anything else happens.
 _SPANS = array("q", [0] * 10)
-_SPREAD = SPREAD
 _DOLLAR, _UNDERLINE = ord("$"), ord("_")
 
 
@@ -88,7 +87,7 @@ class Walk:
             if fields < 2 or fields > 5:
                 break
             word = raw.verb(data, raw.long_at(spans, 0), raw.long_at(spans, 1))
-            if word == _SUB or word == _UNSUB:
+            if word in (_SUB, _UNSUB):
                 if not self._change(data, word, fields):
                     break
                 pos = eol + 1
@@ -134,7 +133,7 @@ class Walk:
             return False
         if word == _UNSUB:
             return fields == 2 and self._unsubscribe(sid)
-        if fields == 2 or fields == 5:
+        if fields in (2, 5):
             return False
         pattern = raw.cut(data, raw.long_at(spans, 2), raw.long_at(spans, 3))
         queue = None
@@ -205,7 +204,7 @@ class Walk:
         if self.verbose or (count == 0 and reply is not None and self.no_responders):
             assert self.tell is not None
             self.tell(subject, reply, count)
-        if hub.collected > _SPREAD:
+        if hub.collected > hub.spread:
             self.behind += hub.flush()
 
     def _check(self, subject: bytes) -> None:

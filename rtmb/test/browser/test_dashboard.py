@@ -16,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from rtmb.test.support.processes import PATIENCE, BrokerProcess, WithProcesses, need, slow
+from rtmb.test.support.processes import (
+    PATIENCE,
+    BrokerProcess,
+    RawClient,
+    WithProcesses,
+    need,
+    slow,
+)
 
 try:
     from selenium import webdriver
@@ -274,6 +281,21 @@ class AroundTests(PageCase):
         self.shows("detail-list", r'"t": 2.*"t": 1.*"t": 0')
         self.element("detail-publish").click()
         self.assertEqual(self.element("subject").get_attribute("value"), "weather.oslo")
+
+    def test_readers_of_the_journal(self) -> None:
+        with BrokerProcess("--journal", "orders") as broker, RawClient(broker.port) as client:
+            self.open(broker)
+            self.live()
+            self.assertFalse(self.element("readers-card").is_displayed())
+            client.connect()
+            client.send(b"PUB orders 2\r\nhi\r\n" * 30)
+            client.settle()
+            url = f"http://127.0.0.1:{broker.http_port}/journal/leases/archive"
+            body = b'{"position": 11, "ttl": 600}'
+            urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")).close()
+            self.shows("readers", "archive.*20")
+            self.shows("readers-note", "30 messages")
+            self.assertTrue(self.element("readers-card").is_displayed())
 
     def test_slow_consumers_are_told(self) -> None:
         broker = self.start("--max-pending", "64KiB", "--max-payload", "32KiB")

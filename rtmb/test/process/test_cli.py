@@ -15,7 +15,7 @@ import click
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb import __version__, cli
+from rtmb import __version__, cli, compiled
 from rtmb.config import FIELDS
 from rtmb.test.support.certificates import Authority
 from rtmb.test.support.commands import Running, WithServer, rtmb, shared
@@ -54,7 +54,10 @@ class HelpTests(SynchronousTestCase):
         self.assertIn("['request', 'reply', 'record', 'replay'] False False", last, found.stderr)
 
     def test_version(self) -> None:
-        self.assertEqual(rtmb("--version").stdout.decode(), f"rtmb {__version__}\n")
+        said = rtmb("--version").stdout.decode()
+        self.assertEqual(said, f"rtmb {__version__} ({compiled.form()})\n")
+        said = rtmb("--version", env={"RTMB_PURE": "1"}).stdout.decode()
+        self.assertEqual(said, f"rtmb {__version__} (pure Python)\n")
 
     def test_help_teaches_by_example(self) -> None:
         for name in COMMANDS:

@@ -122,7 +122,7 @@ class UserTests(HttpTests):
         ):
             self.assertEqual(self.asked(who, method, path), status, (method, path))
         said = ask(self.port, "POST", "/topics", b'{"name":"mine"}', self.bob)
-        self.assertEqual((said.status, said.code), (403, "UNAUTHORIZED"))
+        self.assertEqual((said.status, said.code), (403, "FORBIDDEN"))
         names = [t["name"] for t in ask(self.port, "GET", "/topics", None, self.bob).json["topics"]]
         self.assertIn("bob.a", names)
         self.assertNotIn("other.b", names)

@@ -132,15 +132,52 @@ class RestTests(HttpTests):
 
     def test_wrong_methods(self) -> None:
         for method, path, allowed in (
-            ("PUT", "/topics", "DELETE, GET, HEAD, POST"),
-            ("GET", "/publish/a", "POST"),
-            ("HEAD", "/publish/a", "POST"),
-            ("POST", "/health", "GET, HEAD"),
-            ("DELETE", "/varz", "GET, HEAD"),
-            ("BREW", "/stats", "GET, HEAD"),
+            ("PUT", "/topics", "GET, HEAD, OPTIONS, POST"),
+            ("DELETE", "/topics", "GET, HEAD, OPTIONS, POST"),
+            ("POST", "/topics/a", "DELETE, GET, HEAD, OPTIONS"),
+            ("DELETE", "/topics/a/messages", "GET, HEAD, OPTIONS"),
+            ("GET", "/publish/a", "OPTIONS, POST"),
+            ("POST", "/health", "GET, HEAD, OPTIONS"),
+            ("DELETE", "/varz", "GET, HEAD, OPTIONS"),
+            ("GET", "/connections/1", "DELETE, OPTIONS"),
+            ("POST", "/journal", "GET, HEAD, OPTIONS"),
+            ("BREW", "/stats", "GET, HEAD, OPTIONS"),
         ):
             said = self.ask(method, path)
-            self.assertEqual((said.status, said.headers["allow"]), (405, allowed), path)
+            self.assertEqual((said.status, said.code), (405, "METHOD_NOT_ALLOWED"), path)
+            self.assertEqual(said.headers["allow"], allowed, path)
+            options = self.ask("OPTIONS", path)
+            self.assertEqual((options.status, options.headers["allow"]), (204, allowed), path)
+        self.assertEqual(self.ask("HEAD", "/publish/a").status, 405)
+        self.assertEqual(self.ask("OPTIONS", "/nothing").status, 404)
+
+    def test_one_shape_of_errors(self) -> None:
+        for method, path, status, code in (
+            ("GET", "/nothing", 404, "NOT_FOUND"),
+            ("GET", "/topics/none", 404, "TOPIC_NOT_FOUND"),
+            ("GET", "/journal", 404, "NO_JOURNAL"),
+            ("GET", "/publish/a", 405, "METHOD_NOT_ALLOWED"),
+            ("POST", "/publish/a..b", 400, "BAD_REQUEST"),
+            ("GET", "/ws", 426, "UPGRADE_REQUIRED"),
+            ("GET", "/topics/" + "x" * 20_000, 431, "HEADERS_TOO_LARGE"),
+        ):
+            said = self.ask(method, path)
+            self.assertEqual((said.status, set(said.json)), (status, {"error"}), path)
+            self.assertEqual(said.code, code, path)
+            self.assertTrue(said.json["error"]["message"], path)
+            self.assertEqual(said.headers["content-type"], "application/json", path)
+        with RawClient(self.port, info=False) as client:
+            client.send(b"nonsense\r\n\r\n")
+            self.assertIn(b'{"error":{"code":"BAD_REQUEST"', client.read_to_end())
+
+    def test_the_broker_does_not_show_itself_unasked(self) -> None:
+        self.nats()
+        own = "!system/events/connect"
+        for path in ("/topics", "/stats", "/topicz"):
+            self.until(lambda path=path: own in self.ask("GET", f"{path}?system=1").body.decode())
+            self.assertNotIn(own, self.ask("GET", path).body.decode())
+        self.assertIn(own, self.ask("GET", "/topicz?filter=!system").body.decode())
+        self.assertIn(own, self.ask("GET", f"/topics/{own}").body.decode())
 
     def test_head(self) -> None:
         said = self.ask("HEAD", "/health")
@@ -198,6 +235,7 @@ class LimitTests(HttpTests):
         self.assertEqual(self.ask("POST", "/publish/a", b"x" * 10_240).status, 200)
         said = self.ask("POST", "/publish/a", b"x" * 10_241)
         self.assertEqual((said.status, said.code), (413, "TOO_LARGE"))
+        self.assertIn("10240", said.json["error"]["message"])
         # Headers count too, as they do for NATS clients.
         said = self.ask("POST", "/publish/a", b"x" * 10_240, Nats_Msg_Id="1")
         self.assertEqual((said.status, said.code), (413, "TOO_LARGE"))
@@ -245,6 +283,8 @@ class LimitTests(HttpTests):
         try:
             with RawClient(self.port, info=False) as late:
                 self.assertTrue(late.read_until(b"}\n").startswith(b"HTTP/1.1 503"))
+            with RawClient(self.broker.port, info=False) as other:  # one count of all doors
+                other.read_until(b"-ERR 'maximum connections exceeded'")
         finally:
             for client in held:
                 client.close()

@@ -11,8 +11,10 @@ import select
 import signal
 import socket
 import subprocess
+import urllib.request
 from pathlib import Path
 
+from rtmb import __version__, compiled
 from rtmb.test.support.files import folder
 from rtmb.test.support.processes import (
     PATIENCE,
@@ -67,6 +69,15 @@ class StartTests(WithProcesses):
         self.client(broker)
         broker.expect_log(r"RTMB_HTTP_PORT, RTMB_PORT, RTMB_SERVICE_HOST skipped: Kubernetes")
         broker.expect_log(r"unknown variable RTMB_MAX_PAYLAOD; did you mean RTMB_MAX_PAYLOAD\?")
+
+    def test_tells_whether_it_is_compiled(self) -> None:
+        for env, form in (({}, compiled.form()), ({"RTMB_PURE": "1"}, "pure Python")):
+            broker = self.start(env=env)
+            broker.expect_log(rf"rtmb {__version__} on Python [\d.]+, {form}\b")
+            with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/varz") as answer:
+                self.assertEqual(json.load(answer)["form"], form)
+            shown = twistd("--version", env=env, cwd=folder(self)).stdout
+            self.assertEqual(shown, f"rtmb {__version__} ({form})\n")
 
     def assert_refused(self, ended: subprocess.CompletedProcess[str], *words: str) -> None:
         self.assertEqual(ended.returncode, 1, ended)

@@ -195,6 +195,13 @@ class JsonTests(DoorTests):
         self.assertTrue(0 < len(events) <= 21, len(events))
         self.assertEqual(events[-1]["message"]["payload"], 4999)  # the newest is shown
         self.assertEqual(socket.hear()["sampled"], {"seen": 0, "sent": 0})  # it is over
+        with RawClient(self.port, info=False) as http:  # what was left out has not been sent
+            http.send(b"GET /connz?subs=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            body = http.read_to_end().partition(b"\r\n\r\n")[2]
+        clients = json.loads(body)["connections"]
+        (mine,) = (c for c in clients if c.get("subscriptions_list") == ["fast"])
+        sizes = len(events) * 4
+        self.assertEqual((mine["out_msgs"], mine["out_bytes"]), (len(events), sizes))
         client.publish("fast", b"slow")
         self.assertEqual(socket.hear()["message"]["payload"], "slow")
 

@@ -92,6 +92,17 @@ class StreamTests(SparkCase):
         query.stop()
         self.assertEqual(self.values(), list(range(1500)))
 
+    def test_the_lag_is_in_its_progress(self) -> None:
+        broker = self.broker()
+        broker.publish("a", range(1000))
+        query = self.start(self.stream(broker, maxMessagesPerTrigger=400))
+        self.wait_for(query, 1000)
+        told = [json.loads(p["sources"][0]["latestOffset"]) for p in query.recentProgress]
+        found = {t["lag"]: t["lag_seconds"] for t in told}
+        self.assertLessEqual({600, 200, 0}, set(found), "after each batch")
+        self.assertGreater(found[600], 0)
+        self.assertEqual(found[0], 0)
+
     def test_from_now_on(self) -> None:
         """All that comes once the query has begun, though Spark asks twice where that is, and
         though it is restarted at once."""

@@ -14,10 +14,10 @@ __all__ = ["MemoryBroker", "MemoryTransport", "Peer"]
 class Peer:
     """The other end of one connection to the text door."""
 
-    def __init__(self, factory: NatsFactory, *, bulk: bool = True) -> None:
+    def __init__(self, factory: NatsFactory, *, walking: bool = True) -> None:
         self.transport = MemoryTransport()
         self.protocol = factory.buildProtocol(None)
-        self.protocol.bulk = bulk
+        self.protocol.walking = walking
         self.transport.protocol = self.protocol
         self.protocol.makeConnection(self.transport)
 
@@ -42,13 +42,13 @@ class Peer:
 class MemoryBroker(rtmb.testing.MemoryBroker):
     """A broker with no ports, whose clients are `Peer`s: tests that say each byte themselves."""
 
-    def __init__(self, *, bulk: bool = True, **settings: Any) -> None:
+    def __init__(self, *, walking: bool = True, **settings: Any) -> None:
         super().__init__(**settings)
-        self.bulk = bulk
+        self.walking = walking
 
     def connect(self, first: bytes = b"") -> Peer:  # type: ignore[override]
         """A new client that has read INFO, and said and heard the answer to `first`."""
-        peer = Peer(self.factory, bulk=self.bulk)
+        peer = Peer(self.factory, walking=self.walking)
         peer.heard()
         if first:
             peer.send(first)

@@ -268,7 +268,7 @@ class StayingTests(MemoryTests):
 
     def test_lame_duck(self) -> None:
         client = self.connect()
-        self.memory.broker.lame_duck()
+        self.memory.broker.enter_lame_duck()
         self.memory.advance()
         self.assertEqual(self.told(), ["connected", "lame_duck"])
         self.memory.advance(31)

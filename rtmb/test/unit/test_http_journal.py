@@ -33,7 +33,7 @@ class HttpTests(SynchronousTestCase):
         return said
 
     def test_every_door_and_path(self) -> None:
-        """What is published at the text door is there, by its bulk walk too, in order."""
+        """What is published at the text door is there, many at a time too, in order."""
         peer = self.http.memory.connect()
         peer.send(b"".join(b"PUB a 2\r\n%02d\r\n" % i for i in range(50)))
         peer.send(b"PUB b 1\r\nx\r\nHPUB c r 12 13\r\nNATS/1.0\r\n\r\ny\r\n")
@@ -180,6 +180,15 @@ class HttpTests(SynchronousTestCase):
         self.refused(400, "consumer", "PUT", "/journal/leases/", body)
         self.refused(409, "restarted", "PUT", "/journal/leases/q?epoch=old", body)
 
+    def test_how_far_behind_a_position_is(self) -> None:
+        for _ in range(5):
+            self.http.publish("a", b"x")
+            self.http.clock.advance(1)
+        said = self.http.get("/journal/position?at=latest&behind=3")
+        self.assertEqual((said["seq"], said["lag"], said["lag_seconds"]), (6, 3, 3.0))
+        said = self.http.get("/journal/position?at=latest&behind=6")
+        self.assertEqual((said["lag"], said["lag_seconds"]), (0, 0.0))
+
     def test_a_consumer_that_falls_behind_is_told_of(self) -> None:
         heard: list[dict[str, Any]] = []
         peer = self.http.memory.connect(b"SUB !system/events/journal_lag 1\r\n")
@@ -193,6 +202,8 @@ class HttpTests(SynchronousTestCase):
                 self.assertEqual(self.journal.first, 1, "nothing is lost yet")
         self.assertEqual([h["consumer"] for h in heard], ["slow"])
         self.assertEqual((heard[0]["position"], heard[0]["lost"]), (1, 0))
+        self.assertEqual(heard[0]["lag"], heard[0]["next"] - 1)
+        self.assertIn("time_left", heard[0])
 
     def test_permissions(self) -> None:
         """Reading needs the right to subscribe; what is denied is left out."""

@@ -90,7 +90,11 @@ class MetricsTests(MonitorCase):
     def test_journal(self) -> None:
         self.start(journal=("a.>",))
         self.pub(self.memory.connect(), "a.b", times=3)
+        assert self.memory.broker.journal is not None
+        self.memory.broker.journal.lease("q", 2, 60.0)
         found = self.scrape()
         self.assertEqual(found["rtmb_journal_messages",], 3)
         self.assertEqual(found["rtmb_journal_overwritten_total",], 0)
         self.assertGreater(found["rtmb_journal_bytes",], 0)
+        self.assertEqual(found["rtmb_journal_consumer_lag", "q"], 2)
+        self.assertIn(("rtmb_journal_consumer_lag_seconds", "q"), found)

@@ -30,7 +30,7 @@ class FormTests(unittest.TestCase):
 
 class VarzTests(MonitorCase):
     def test_counts(self) -> None:
-        """Of the bulk walk, too, which counts on its routes."""
+        """Of the walk, too."""
         reader, writer = self.memory.connect(b"SUB a.* 1\r\n"), self.memory.connect()
         self.pub(writer, "a.b", b"12345", times=10)
         found = self.get("/varz")

@@ -9,7 +9,7 @@ from zope.interface import implementer
 
 from rtmb.auth import Credentials, User
 from rtmb.broker import Broker
-from rtmb.config import Settings
+from rtmb.config import Settings, SettingsError
 from rtmb.doors.http import connection
 from rtmb.doors.http.site import HttpService
 from rtmb.interfaces import IAuthenticator
@@ -26,6 +26,13 @@ class Broken:
 
     def recheck(self, user: User | None) -> User | None:
         return user
+
+
+class OptionTests(SynchronousTestCase):
+    def test_the_door_has_no_options_of_its_own(self) -> None:
+        settings = Settings(doors={"http": {"nonsense": 1}})
+        with self.assertRaisesRegex(SettingsError, "doors.http: unknown key nonsense"):
+            Broker(settings, MemoryReactorClock())
 
 
 class InMemoryTests(SynchronousTestCase):

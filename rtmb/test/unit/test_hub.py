@@ -1,4 +1,4 @@
-"""Tests for `rtmb.core.hub` and `rtmb.core.history`."""
+"""Tests for `rtmb.core.hub`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from rtmb.core.counters import Counters
-from rtmb.core.history import MESSAGE_COST, TOPIC_COST, History
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
 from rtmb.core.routing import Subscription
@@ -93,7 +92,6 @@ class HubTests(SynchronousTestCase):
     def test_inboxes_are_not_remembered(self) -> None:
         self.publish("_INBOX.a.b")
         self.assertEqual(len(self.hub.history), 0)
-        self.assertEqual(list(self.hub.routing.cached()), [])
 
     def test_maximum(self) -> None:
         """A subscription ends by itself at its maximum, and at once if it is past it."""
@@ -139,57 +137,3 @@ class HubTests(SynchronousTestCase):
         self.hub.delete_topic("a")
         self.publish("a", b"new")
         self.assertEqual([m.payload for m in self.hub.newest("a", 9)], [b"new"])
-
-
-class HistoryTests(SynchronousTestCase):
-    def fill(self, history: History, name: str, size: int = 0) -> None:
-        topic = history.topic(name)
-        topic.keep(Message(name, b"x" * size))
-        history.used(topic)
-        if history.charge(size + MESSAGE_COST):
-            history.audit()
-
-    def test_depth(self) -> None:
-        history = History(2, 1 << 20)
-        for _ in range(5):
-            self.fill(history, "a")
-        self.assertEqual(len(history.topic("a").newest(99)), 2)
-
-    def test_off(self) -> None:
-        history = History(0, 1 << 20)
-        self.fill(history, "a")
-        self.assertEqual(history.topic("a").newest(9), [])
-
-    def test_longest_unused_goes_first(self) -> None:
-        budget = 10 * (TOPIC_COST + MESSAGE_COST + 1000)
-        history = History(5, budget)
-        for i in range(9):
-            self.fill(history, f"t{i}", 1000)
-        self.fill(history, "t0", 1000)
-        for i in range(9, 14):
-            self.fill(history, f"t{i}", 1000)
-        names = [t.name for t in history]
-        self.assertIn("t0", names)
-        self.assertNotIn("t1", names)
-        self.assertIn("t13", names)
-
-    def test_never_over_budget(self) -> None:
-        """However it is filled, what is held stays within the budget."""
-        history = History(3, 100_000)
-        for i in range(2000):
-            self.fill(history, f"t{i * 7 % 60}", i * 31 % 4000)
-            held = sum(len(m.payload) for t in history for m in t.newest(9))
-            self.assertLessEqual(held, 100_000)
-
-    def test_one_large_topic_keeps_its_newest(self) -> None:
-        history = History(100, 50_000)
-        for _ in range(100):
-            self.fill(history, "a", 5_000)
-        self.assertGreaterEqual(len(history.topic("a").newest(99)), 5)
-
-    def test_created_topics_stay(self) -> None:
-        history = History(5, 20_000)
-        history.topic("made").created = True
-        for i in range(50):
-            self.fill(history, f"t{i}", 1000)
-        self.assertIsNotNone(history.get("made"))

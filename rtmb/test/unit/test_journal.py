@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.core.journal import MOST_LEASES, Journal, LeaseError, Repeats
+from rtmb.core.journal import MOST_LEASES, Journal, Repeats
+from rtmb.core.leases import LeaseError
 from rtmb.core.message import Message
 from rtmb.core.segments import TAIL_COST, Selection
 from rtmb.core.subjects import hears
@@ -276,6 +277,51 @@ class JournalTests(SynchronousTestCase):
         self.assertEqual(lease["lost"], journal.first - 11)
         self.assertEqual((stats["consumers"], stats["largest_lag"]), (1, lease["lag"]))
         self.assertEqual(stats["overwritten"], journal.first - 1)
+
+    def test_lag_in_seconds(self) -> None:
+        """The age of the next message to read."""
+        journal = self.journal()
+        for _ in range(30):
+            self.fill(journal, 1)
+            self.now += 1.0
+        lag = journal.lag(journal.lease("q", 11, 600.0))
+        self.assertEqual((lag.lag, lag.lag_seconds), (20, 20.0))
+        lag = journal.lag(journal.lease("q", 31, 600.0))
+        self.assertEqual((lag.lag, lag.lag_seconds, lag.catches_up), (0, 0.0, 0.0))
+
+    def test_the_time_left_at_these_rates(self) -> None:
+        """A consumer that takes 40 a second of 100 loses messages when it was told that it will."""
+        journal = self.journal(messages=2000)
+        lag = journal.lag(journal.lease("slow", 1, 1e6))
+        self.assertEqual((lag.taken, lag.incoming, lag.time_left), (None, None, None))
+        for second in range(20):
+            self.fill(journal, 100)
+            self.now += 1.0
+            journal.lease("slow", 1 + 40 * (second + 1), 1e6)
+        lag = journal.lag(journal.leases["slow"])
+        self.assertApproximates(lag.taken, 40, 1)
+        self.assertApproximates(lag.incoming, 100, 1)
+        self.assertIsNone(lag.catches_up)
+        assert lag.time_left is not None
+        due = self.now + lag.time_left
+        position = 801
+        while journal.first <= position:
+            self.fill(journal, 100)
+            self.now += 1.0
+            position += 40
+        self.assertApproximates(self.now, due, 3)  # the ring forgets a sixteenth at a time
+
+    def test_the_time_to_catch_up(self) -> None:
+        journal = self.journal()
+        self.fill(journal, 5000)
+        for second in range(20):
+            self.fill(journal, 50)
+            self.now += 1.0
+            journal.lease("q", 1 + 200 * second, 1e6)
+        lag = journal.lag(journal.leases["q"])
+        self.assertIsNone(lag.time_left)
+        assert lag.catches_up is not None
+        self.assertApproximates(lag.catches_up, lag.lag / 150, 2)
 
 
 class RepeatsTests(SynchronousTestCase):

@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
+from rtmb.core.subjects import from_raw, to_raw
 
 
 class ParsingTests(SynchronousTestCase):
@@ -108,4 +109,4 @@ class WritingTests(SynchronousTestCase):
 
     def test_subjects_pass_whatever_their_bytes(self) -> None:
         raw = b"caf\xc3\xa9.\xff"
-        self.assertEqual(wire.to_wire(wire.from_wire(raw)), raw)
+        self.assertEqual(to_raw(from_raw(raw)), raw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
@@ -44,7 +44,7 @@ class StreamTests(SynchronousTestCase):
         self.streams = Streams(self.memory.broker, SimpleNamespace(access=None))
         self.transport: Any = MemoryTransport()
         self.stream = Plain(self.streams, ANYONE, None)
-        self.stream.channel = SimpleNamespace(transport=self.transport)
+        self.stream.channel = cast(Any, SimpleNamespace(transport=self.transport))
         self.transport.protocol = SimpleNamespace(connectionLost=lambda why: self.stream.lost("x"))
         self.stream.begin(Outbox(self.transport, 10 << 20, self.stream.overflowed))
         for name in ("a", "b"):

@@ -17,10 +17,10 @@ class MemoryTests(SynchronousTestCase):
         two.publish("a.b", "hello")
         broker.advance()
         self.assertEqual(self.successResultOf(subscription.next()).text, "hello")
-        self.assertEqual(len(broker.hub.clients), 2)
+        self.assertEqual(len(broker.broker.clients), 2)
         one.close()
         broker.advance()
-        self.assertEqual(len(broker.hub.clients), 1)
+        self.assertEqual(len(broker.broker.clients), 1)
 
     def test_settings(self) -> None:
         broker = MemoryBroker(token="t")

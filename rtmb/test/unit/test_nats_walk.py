@@ -1,4 +1,4 @@
-"""Tests for `rtmb.doors.nats.walk`: the walk must not differ from the plain path in anything."""
+"""Tests for `rtmb.doors.nats.walk`: it must not differ in anything from line mode and raw mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.doors.nats import walk as bulk
+from rtmb.core.publication import WHOLE
+from rtmb.doors.nats import walk
 from rtmb.test.support.memory import MemoryBroker, Peer
 
 
@@ -36,8 +37,8 @@ kinds = st.sampled_from(["bare", "library", "quiet", "verbose", "silent"])
 class Scene:
     """Some clients of one broker, and all that can be seen of what they did."""
 
-    def __init__(self, bulk: bool, kinds: list[str], history: int) -> None:
-        self.broker = MemoryBroker(bulk=bulk, history=history, journal=("a", "a.>"))
+    def __init__(self, walking: bool, kinds: list[str], history: int) -> None:
+        self.broker = MemoryBroker(walking=walking, history=history, journal=("a", "a.>"))
         self.peers: list[Peer] = [self._peer(kind) for kind in kinds]
         self.heard = [b""] * len(kinds)
 
@@ -102,84 +103,81 @@ class EquivalenceTests(SynchronousTestCase):
         ),
         st.sampled_from([0, 2, 100]),
     )
-    def test_walk_and_plain_path_agree(
+    def test_walk_and_lines_agree(
         self, kinds: list[str], steps: list[tuple[int, list[bytes], int]], history: int
     ) -> None:
         """Whatever is said by whom, cut anywhere: the same is heard, kept and counted."""
-        fast, plain = Scene(True, kinds, history), Scene(False, kinds, history)
+        walked, lines = Scene(True, kinds, history), Scene(False, kinds, history)
         for who, parts, cut in steps:
-            for scene in (fast, plain):
+            for scene in (walked, lines):
                 scene.say(who % len(kinds), b"".join(parts), cut)
-        self.assertEqual(fast.seen(), plain.seen())
+        self.assertEqual(walked.seen(), lines.seen())
 
 
 class WalkTests(SynchronousTestCase):
-    def test_lines_are_bounded(self) -> None:
-        self.patch(bulk, "LINE_CACHE", 10)
-        self.patch(bulk, "SUBJECT_CACHE", 10)
-        broker = MemoryBroker()
-        peer = broker.connect()
-        for i in range(50):
-            peer.send(pub(b"s.%d" % i, b"x" * i) + pub(b"s", b"x" * i) * 2)
-        for cache in (broker.factory.lines, broker.factory.subjects, broker.factory.sizes):
-            self.assertLessEqual(len(cache), 10)
-
     def test_a_walk_is_taken(self) -> None:
-        """These tests compare two paths indeed: repeated lines do not reach the plain one."""
+        """These tests compare two ways indeed: what the walk takes does not reach line mode."""
         broker = MemoryBroker()
         peer = broker.connect()
-        peer.send(pub(b"a", b"x"))
         lines: list[bytes] = []
         self.patch(peer.protocol, "lineReceived", lines.append)
-        peer.send(pub(b"a", b"y") * 10)
-        self.assertEqual(lines, [])
-        self.assertEqual(broker.hub.totals.in_msgs, 11)
+        peer.send(b"SUB a 1\r\n" + pub(b"a", b"y") * 10 + b"UNSUB 1\r\nPING\r\n")
+        self.assertEqual(lines, [b"PING\r"])
+        self.assertEqual(broker.hub.totals.in_msgs, 10)
+        self.assertEqual(broker.hub.totals.out_msgs, 10)
 
-    def test_runs_stop_paying_when_payloads_hold_the_line(self) -> None:
-        """Such payloads cannot make the walk search the same bytes again and again."""
+    def test_permissions_are_remembered_within_bounds(self) -> None:
+        """A user with permissions is not asked about each message; what is known is bounded."""
+        self.patch(walk, "MOST_ALLOWED", 3)
         broker = MemoryBroker()
         peer = broker.connect()
-        peer.send(pub(b"a", b"PUB a 9\r\n") * 10)
-        self.assertIsNone(broker.factory.subjects[b"PUB a "].runs)
+        asked: list[str] = []
 
-    def test_large_messages_are_not_taken_as_runs(self) -> None:
-        """They would be copied more often; the walk takes them one by one."""
-        broker = MemoryBroker()
-        peer, large = broker.connect(b"SUB a 1\r\n"), b"x" * (bulk._RUN_SIZE + 1)
-        heard = peer.send(pub(b"a", large) * 10)
-        self.assertEqual(heard, b"MSG a 1 4097\r\n%b\r\n" % large * 10)
-        self.assertEqual(broker.factory.subjects[b"PUB a "].runs, {})
+        def may(subject: str) -> bool:
+            asked.append(subject)
+            return subject != "no"
 
-    def test_patterns_are_bounded(self) -> None:
-        """Runs of ever new sizes do not cost a pattern each; what is heard is the same."""
-        self.patch(bulk, "_RUN_SIZES", 2)
+        peer.protocol.walk.may_publish = may
+        peer.send(pub(b"a", b"") * 5)
+        self.assertEqual(asked, ["a"])
+        for i in range(10):
+            peer.send(pub(b"s.%d" % i, b""))
+        self.assertLessEqual(len(peer.protocol.walk.allowed), 3)
+        heard = peer.send(pub(b"no", b"x") + pub(b"a", b""))
+        self.assertEqual(heard, b"-ERR 'Permissions Violation for Publish to \"no\"'\r\n")
+        self.assertEqual(broker.hub.totals.in_msgs, 16)
+
+    def test_large_payloads(self) -> None:
+        """From some size on they are sent from where they lie; whole or in parts it is the same."""
         broker = MemoryBroker()
-        peer = broker.connect(b"SUB a 1\r\n")
-        sizes = [1, 2, 3, 4]
-        said = b"".join(pub(b"a", b"x" * size) * 5 for size in sizes)
-        wanted = b"".join(b"MSG a 1 %d\r\n%b\r\n" % (n, b"x" * n) * 5 for n in sizes)
-        for _ in range(3):
-            self.assertEqual(peer.send(said), wanted)
-        runs = broker.factory.subjects[b"PUB a "].runs
-        assert runs is not None
-        self.assertEqual(sorted(runs), [1, 2])
+        peer, other = broker.connect(b"SUB a 1\r\n"), broker.connect(b"SUB > 2\r\n")
+        for size in (WHOLE - 1, WHOLE, WHOLE + 1, 600_000):
+            payload = bytes(i % 251 for i in range(size))
+            for cut in (0, 1, size // 2, size + 9):
+                said = pub(b"a", payload) + pub(b"a", b"small")
+                heard = peer.send(said[:cut]) + peer.send(said[cut:])
+                wanted = b"MSG a 1 %d\r\n%b\r\nMSG a 1 5\r\nsmall\r\n" % (size, payload)
+                self.assertEqual(heard, wanted)
+                self.assertEqual(other.heard(), wanted.replace(b"MSG a 1", b"MSG a 2"))
+                newest = broker.hub.newest("a", 2)
+                self.assertEqual([m.payload for m in newest], [payload, b"small"])
 
     def test_wide_fan_out_is_sent_in_portions(self) -> None:
         """A burst to many subscribers does not need the burst times the subscribers in memory."""
-        self.patch(bulk, "_SPREAD", 20_000)
-        self.patch(bulk, "_SPREAD_PIECES", 1_000)
         broker = MemoryBroker()
+        broker.hub.spread = 20_000
         peers = [broker.connect(b"SUB > 1\r\n") for _ in range(100)]
         publisher = broker.connect()
         worst = 0
-        flush = broker.hub.flush
+        send = peers[-1].protocol.flush
 
-        def watching() -> Any:
+        def watching() -> bool:
             nonlocal worst
-            worst = max(worst, sum(len(b) for p in peers for b in p.protocol.batch))
-            return flush()
+            worst = max(worst, sum(p.protocol.batch.size() for p in peers))
+            return send()
 
-        self.patch(broker.hub, "flush", watching)
+        self.patch(peers[-1].protocol, "flush", watching)
         publisher.send(pub(b"a", b"x" * 20) * 500 + (pub(b"a", b"1") + pub(b"b", b"2")) * 200)
         self.assertLess(worst, 60_000)
+        self.assertGreater(worst, 10_000)
         self.assertEqual({p.heard().count(b"MSG") for p in peers}, {900})

@@ -1,0 +1,104 @@
+"""Leases: how far each consumer of the journal has read, how fast, and when it would lose
+messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Speeds are measured over so many seconds at least, and about twice as many at most.
+_MEASURED = 5.0
+
+
+class LeaseError(Exception):
+    """There are too many leases already."""
+
+
+class Mark(NamedTuple):
+    """Where a consumer and the journal's end were at one moment."""
+
+    time: float
+    position: int
+    next: int
+
+
+class Speeds(NamedTuple):
+    """Messages a second: those that a consumer passes, and those that come."""
+
+    taken: float
+    incoming: float
+
+
+@dataclass
+class Lease:
+    """A consumer's word that it still needs what is from `position` on."""
+
+    consumer: str
+    position: int
+    ttl: float
+    expires: float
+    subjects: tuple[str, ...] = ()
+    #: Whether it was told of that its position is about to be overwritten.
+    warned: bool = False
+    #: Where it was; the older one is what speeds are measured from.
+    marks: list[Mark] = field(default_factory=list)
+
+    def mark(self, now: float, next_number: int) -> None:
+        """Remember where it is, if the newest mark has grown old."""
+        if not self.marks or now - self.marks[-1].time >= _MEASURED:
+            self.marks = [*self.marks[-1:], Mark(now, self.position, next_number)]
+
+    def speeds(self, now: float, next_number: int) -> Speeds | None:
+        """Of the last seconds; None when it has not been here for long enough to tell."""
+        if not self.marks or now - self.marks[0].time < 1.0:
+            return None
+        since = self.marks[0]
+        passed = now - since.time
+        taken = max(0, self.position - since.position)
+        return Speeds(taken / passed, (next_number - since.next) / passed)
+
+
+class Lag(NamedTuple):
+    """How far a consumer is behind."""
+
+    #: Messages that it has still to read, and that were overwritten before it could.
+    lag: int
+    lost: int
+    #: How old the next message that it will read is, in seconds; 0 when it has read all.
+    lag_seconds: float
+    #: Messages a second that it passes, and that come; None when it is too early to tell.
+    taken: float | None
+    incoming: float | None
+    #: Seconds until it has read all, at these speeds; None when it never will, or nobody knows.
+    catches_up: float | None
+    #: Seconds until messages are overwritten that it has not read, at these speeds; None when
+    #: they will not be.
+    time_left: float | None
+
+
+def lag_of(
+    lease: Lease, now: float, first: int, next_number: int, room: float, written: float | None
+) -> Lag:
+    """The lag of a lease in a journal from `first` to `next_number` that has room for about so
+    many more messages; `written` is the time of the message at its position."""
+    behind = max(0, next_number - max(lease.position, first))
+    old = max(0.0, now - written) if behind and written is not None else 0.0
+    speeds = lease.speeds(now, next_number)
+    catches_up = time_left = None
+    if behind == 0:
+        catches_up = 0.0
+    if speeds is not None:
+        gain = speeds.taken - speeds.incoming
+        if behind and gain > 0:
+            catches_up = behind / gain
+        elif gain < 0:
+            time_left = max(0.0, (lease.position - first + room) / -gain)
+    return Lag(
+        behind,
+        max(0, first - lease.position),
+        round(old, 3),
+        None if speeds is None else round(speeds.taken, 1),
+        None if speeds is None else round(speeds.incoming, 1),
+        None if catches_up is None else round(catches_up, 1),
+        None if time_left is None else round(time_left, 1),
+    )
