@@ -1,6 +1,7 @@
-"""The source and the sink beside Spark's own `rate` source, which makes its rows out of nothing.
+"""The source and the sink beside Spark's own sources: `files`, the same messages as Parquet on the
+disk, and `rate`, which makes its rows out of nothing.
 
-Both go into the same sinks with the same columns, round by round, so the ratio is what reading from
+All go into the same sinks with the same columns, round by round, so the ratio is what reading from
 a broker costs: `python -m benchmarks.spark --help`.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.report import machine, number, spread
 from rtmb.cli.bench_load import LoadConnection, publish_frames
@@ -74,18 +75,29 @@ class Bench:
 
     # Where rows come from
 
-    def rtmb(self, position: int | str, **more: object) -> DataFrame:
+    def rtmb(self, position: int | str, batch: int = BATCH, **more: object) -> DataFrame:
         given = {
             "servers": self.broker.http_url, "subject": "in.>", "startingPosition": position,
-            "maxMessagesPerTrigger": BATCH, "minPartitions": PARTITIONS, **more,
+            "maxMessagesPerTrigger": batch, "minPartitions": PARTITIONS, **more,
         }  # fmt: skip
         reader = self.spark.readStream.format("rtmb")
         return reader.options(**{k: str(v) for k, v in given.items()}).load()
 
-    def rate(self, size: int) -> DataFrame:
+    def rate(self, size: int, batch: int) -> DataFrame:
         reader = self.spark.readStream.format("rate-micro-batch")
-        reader = reader.option("rowsPerBatch", min(size, BATCH))
+        reader = reader.option("rowsPerBatch", min(size, batch))
         return reader.option("numPartitions", PARTITIONS).load().selectExpr(*_ROW)
+
+    def files(self, size: int, batch: int) -> DataFrame:
+        """The same rows on the disk, in as many files a batch as there are tasks."""
+        folder = self._scratch / f"files-{size}-{batch}"
+        if not folder.exists():
+            parts = PARTITIONS * max(1, size // batch)
+            rows = self.spark.range(0, size, 1, parts).withColumnRenamed("id", "value")
+            rows = rows.selectExpr("*", "timestamp_micros(value) AS timestamp").selectExpr(*_ROW)
+            rows.write.parquet(str(folder))
+        reader = self.spark.readStream.schema(self.spark.read.parquet(str(folder)).schema)
+        return reader.option("maxFilesPerTrigger", PARTITIONS).parquet(str(folder))
 
     # Where they go
 
@@ -206,12 +218,12 @@ class Ear:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark",
-        description="Measure rtmb in Spark beside Spark's own rate source, and print the ratios.",
+        description="Measure rtmb in Spark beside Spark's own sources, and print the ratios.",
     )
     add = parser.add_argument
     add("--sizes", default="", metavar="N,N", help="messages to drain (default: 10⁴ to 10⁷)")
     add("--rounds", type=int, default=0, metavar="N", help="rounds of each (default: 3)")
-    add("--seconds", type=float, default=10.0, metavar="S", help="time for a latency (default: 10)")
+    add("--seconds", type=float, default=10.0, metavar="S", help="time for a latency; 0: none")
     add("--quick", action="store_true", help="1 round, 10⁴ and 10⁵ messages")
     options = parser.parse_args(arguments)
     usual = "10000,100000" if options.quick else "10000,100000,1000000,10000000"
@@ -220,18 +232,32 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(bench: Bench, options: argparse.Namespace) -> Iterator[tuple[str, str, str, float]]:
-    """Label, unit, source and value, round by round."""
-    for sink, sizes in (("parquet", options.sizes), ("rtmb", options.sizes[1:2] or [BATCH])):
-        for size in sizes:
-            label = f"{sink}, {number(size)} messages of {SIZE} B"
-            for turn in range(options.rounds):
-                print(f"{label}, round {turn + 1}", file=sys.stderr)
-                start = bench.position()
-                bench.publish(size)
-                yield label, "messages/s ↑", "rtmb", bench.drain(bench.rtmb(start), sink, size)
-                yield label, "messages/s ↑", "rate", bench.drain(bench.rate(size), sink, size)
-    for turn in range(options.rounds):
+class Case(NamedTuple):
+    """So many messages in batches of so many, into one sink."""
+
+    sink: str
+    size: int
+    batch: int
+
+    def __str__(self) -> str:
+        batches = "one batch" if self.batch >= self.size else f"batches of {number(self.batch)}"
+        return f"{self.sink}, {number(self.size)} messages of {SIZE} B, {batches}"
+
+
+#: What one reading is of: a label, a unit, who did it, and the value.
+Reading = tuple[str, str, str, float]
+
+
+def measure(bench: Bench, options: argparse.Namespace) -> Iterator[Reading]:
+    """All readings, round by round."""
+    cases = [Case("parquet", size, BATCH) for size in options.sizes]
+    cases += [Case("parquet", size, size) for size in options.sizes if size > BATCH]
+    cases += [Case("rtmb", size, BATCH) for size in options.sizes[1:2] or [BATCH]]
+    for case in cases:
+        for turn in range(options.rounds):
+            print(f"{case}, round {turn + 1}", file=sys.stderr)
+            yield from drained(bench, case)
+    for turn in range(options.rounds if options.seconds else 0):
         print(f"latency, round {turn + 1}", file=sys.stderr)
         for source in ("rtmb", "rate"):
             middle, late = bench.latency(source, options.seconds)
@@ -239,14 +265,33 @@ def measure(bench: Bench, options: argparse.Namespace) -> Iterator[tuple[str, st
                 yield f"through Spark and back, {PACE} a second, {name}", "ms ↓", source, value
 
 
-def table(readings: Iterator[tuple[str, str, str, float]]) -> str:
+def drained(bench: Bench, case: Case) -> Iterator[Reading]:
+    """One case, by each source."""
+    sink, size, batch = case
+    start = bench.position()
+    bench.publish(size)
+    frames = {
+        "rtmb": bench.rtmb(start, batch),
+        "files": bench.files(size, batch),
+        "rate": bench.rate(size, batch),
+    }
+    for source, frame in frames.items():
+        yield str(case), "messages/s ↑", source, bench.drain(frame, sink, size)
+
+
+def table(readings: Iterator[Reading]) -> str:
+    sources = ("rtmb", "files", "rate")
     rows: dict[tuple[str, str], dict[str, list[float]]] = {}
     for label, unit, source, value in readings:
-        rows.setdefault((label, unit), {"rtmb": [], "rate": []})[source].append(value)
-    lines = ["| | unit | rtmb | rate | rtmb/rate |", "|---|---|---:|---:|---:|"]
+        row = rows.setdefault((label, unit), {source: [] for source in sources})
+        row[source].append(value)
+    lines = ["| | unit | rtmb | files | rate | rtmb/files | rtmb/rate |"]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
     for (label, unit), found in rows.items():
-        ratios = [a / b for a, b in zip(found["rtmb"], found["rate"], strict=True)]
-        cells = [spread(found["rtmb"]), spread(found["rate"]), spread(ratios, bold=True)]
+        cells = [spread(found[source]) if found[source] else "–" for source in sources]
+        for peer in sources[1:]:
+            ratios = [a / b for a, b in zip(found["rtmb"], found[peer], strict=False)]
+            cells.append(spread(ratios, bold=True) if ratios else "–")
         lines.append(f"| {label} | {unit} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", "Median (least…most). ↑ more is better, ↓ less."])
 
@@ -267,8 +312,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warm = bench.position()
             bench.publish(BATCH)
             for sink in ("parquet", "rtmb"):
-                bench.drain(bench.rtmb(warm), sink, BATCH)
-                bench.drain(bench.rate(BATCH), sink, BATCH)
+                for frame in (
+                    bench.rtmb(warm), bench.files(BATCH, BATCH), bench.rate(BATCH, BATCH)
+                ):  # fmt: skip
+                    bench.drain(frame, sink, BATCH)
             found = table(measure(bench, options))
             print(f"Spark {pyspark.__version__}, local[2], {machine()}\n\n{found}")
         spark.stop()

@@ -3,9 +3,10 @@ Python costs enough as it is. docs/cli.md is the manual."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -71,6 +72,13 @@ class LazyGroup(click.Group):
         for title, commands in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, place.help) for name, place in commands.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl+C ends a command with the same status before and after its reactor runs."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(128 + signal.SIGINT) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """As click does it, but loads nothing: someone is waiting with a finger on Tab."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
@@ -32,7 +32,9 @@ from rtmb.cli.options import (
     Target,
     connection_options,
 )
-from rtmb.cli.runner import CommandFailed, interruptible
+from rtmb.cli.runner import FAILED, NO_CONNECTION, CommandFailed
+from rtmb.cli.tls_files import check_pair
+from rtmb.client.address import parse_url
 
 MOST_PAYLOADS = 64 << 20  # bytes of --payload-file
 
@@ -101,7 +103,7 @@ rtmb bench --csv bench.csv --rounds 5
     type=click.Path(exists=True, dir_okay=False),
     help="Payloads, one a line, in turn.",
 )
-@click.option("--compare", metavar="URL", help="Another server, measured in turn with the first.")
+@click.option("--compare", metavar="URL", help="Another server, in turn with the first.")
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False), help="Write the rounds there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
 def bench(
@@ -147,8 +149,7 @@ def bench(
         payloads=_payloads(payload_file) if payload_file else [],
     )
     names = [each.shown.partition("://")[2] for each in targets]
-    with interruptible():
-        results = _measure(plan, names)
+    results = _measure(plan, names)
     if csv_file:
         _write_csv(csv_file, names, results)
     if as_json:
@@ -158,20 +159,14 @@ def bench(
 
 
 def _server(target: Target) -> BenchServer:
-    parts = urlsplit(target.url if "://" in target.url else f"nats://{target.url}")
     try:
-        host, port = parts.hostname, parts.port or 4222
-    except ValueError:
-        host, port = None, 0
-    if parts.scheme != "nats" or not host or "," in target.url:
-        raise click.BadParameter(f"bench needs one nats://host:port, not {target.shown}")
-    if target.nkey_seed or target.tls_ca or target.tls_cert:
-        raise click.UsageError("bench knows users, passwords and tokens; no nkeys, no TLS")
-    user = target.user or unquote(parts.username or "")
-    password = target.password or unquote(parts.password or "")
-    token = target.token or (user if user and not password else "")
-    credentials = {"user": user, "pass": password} if user and password else {"auth_token": token}
-    return BenchServer(host, port, {key: value for key, value in credentials.items() if value})
+        address = parse_url(target.url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if address.websocket or "," in target.url:
+        raise click.BadParameter(f"bench needs one nats:// or tls:// server, not {target.shown}")
+    check_pair(target.tls_cert, target.tls_key)
+    return BenchServer(**dataclasses.asdict(target))
 
 
 def _payloads(path: str) -> list[bytes]:
@@ -200,7 +195,8 @@ def _measure(plan: BenchPlan, names: Sequence[str]) -> list[RoundResult]:
         task = bar.add_task(names[0], total=plan.rounds * len(plan.servers))
         for event in events:
             if isinstance(event, bench_worker.BenchProblem):
-                raise CommandFailed(f"{names[event.server]}: {event.text}")
+                status = NO_CONNECTION if event.no_connection else FAILED
+                raise CommandFailed(f"{names[event.server]}: {event.text}", status)
             if isinstance(event, RoundResult):
                 results.append(event)
                 bar.update(task, completed=len(results))

@@ -38,34 +38,68 @@ REPORT = 0.1  # seconds between two reports of progress
 SPIN = 0.0001  # timers wake late by about this much, so the last stretch to a send is polled
 
 # One for all connections: nobody looks at the bytes after they are counted.
-_buffer = bytearray(1 << 20)
+read_buffer = bytearray(1 << 20)
 
 
 class BenchmarkError(Exception):
     """A measurement that could not be made: a closed connection, a timeout, a wrong count."""
 
 
+class NoConnectionError(BenchmarkError):
+    """The server is not there, does not let us in, or went away."""
+
+
+class TlsWantedError(NoConnectionError):
+    """The server wants TLS, and was not asked for it."""
+
+
+#: What CONNECT says of who we are, made from the server's INFO.
+LoginFields = Callable[[Mapping[str, Any]], Mapping[str, str]]
+
+
 class LoadConnection:
     """One client connection, its handshake done."""
 
-    def __init__(self, address: HostAndPort, credentials: Mapping[str, str] | None = None) -> None:
-        self.socket = socket.create_connection(address, timeout=PATIENCE)
+    #: Whether it asks for TLS.
+    tls = False
+
+    def __init__(self, address: HostAndPort, login: LoginFields = lambda info: {}) -> None:
+        try:
+            self.socket = socket.create_connection(address, timeout=PATIENCE)
+        except OSError as error:
+            raise NoConnectionError(error.strerror or str(error)) from None
         # The kernel's own timeouts spare the poll() that Python's would add to every call.
         self.socket.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self.socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PATIENCE, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._pongs_owed = 0
+        try:
+            self._shake_hands(login)
+        except BenchmarkError:
+            self.close()
+            raise
+
+    def _shake_hands(self, login: LoginFields) -> None:
         greeting = bytearray()
         while not greeting.endswith(b"\r\n"):
             greeting += self.read()
-        self.info: dict[str, Any] = json.loads(greeting.removeprefix(b"INFO "))
-        if self.info.get("tls_required"):
-            self.close()
-            raise BenchmarkError("the server wants TLS, which is not measured")
-        self._pongs_owed = 0
-        self.send(b"CONNECT %b\r\n" % json.dumps({**CONNECT, **(credentials or {})}).encode())
-        self.flush()
-        self.flush()  # nats-server may send another INFO behind the first PONG
+        try:
+            self.info: dict[str, Any] = json.loads(greeting.removeprefix(b"INFO "))
+        except ValueError:
+            raise NoConnectionError("the server does not speak NATS") from None
+        if self.info.get("tls_required") and not self.tls:
+            raise TlsWantedError("the server wants TLS")
+        self._secure()
+        self.send(b"CONNECT %b\r\n" % json.dumps({**CONNECT, **login(self.info)}).encode())
+        try:
+            self.flush()
+            self.flush()  # nats-server may send another INFO behind the first PONG
+        except BenchmarkError as error:
+            raise NoConnectionError(str(error)) from None
+
+    def _secure(self) -> None:
+        """Begin with TLS, where that is wanted."""
 
     def close(self) -> None:
         self.socket.close()
@@ -85,7 +119,7 @@ class LoadConnection:
         except BlockingIOError:
             raise BenchmarkError(f"the server took nothing for {PATIENCE} s") from None
         except ConnectionError as error:
-            raise BenchmarkError(f"the server closed the connection: {error}") from None
+            raise NoConnectionError(f"the server closed the connection: {error}") from None
 
     def send_some(self, data: memoryview) -> int:
         """Send what fits now and return how many bytes that was."""
@@ -94,7 +128,7 @@ class LoadConnection:
         except BlockingIOError:
             return 0
         except ConnectionError as error:
-            raise BenchmarkError(f"the server closed the connection: {error}") from None
+            raise NoConnectionError(f"the server closed the connection: {error}") from None
 
     def receive(self) -> int:
         """Wait for bytes and return how many came, without PINGs: `flush` answers those.
@@ -102,9 +136,9 @@ class LoadConnection:
         Not at once, because a publisher may be in the middle of a frame.
         """
         count = self._receive_into_buffer(0)
-        if _buffer.startswith(b"-ERR", 0, count):
-            raise BenchmarkError(f"the server said {bytes(_buffer[:count])!r}")
-        pings = _buffer.count(PING, 0, count)
+        if read_buffer.startswith(b"-ERR", 0, count):
+            raise BenchmarkError(f"the server said {bytes(read_buffer[:count])!r}")
+        pings = read_buffer.count(PING, 0, count)
         self._pongs_owed += pings
         return count - len(PING) * pings
 
@@ -126,19 +160,19 @@ class LoadConnection:
     def read(self) -> bytes:
         """Wait for bytes and return them, for those who look at what is in them."""
         count = self._receive_into_buffer(0)
-        return bytes(_buffer[:count])
+        return bytes(read_buffer[:count])
 
     def _receive_into_buffer(self, flags: int) -> int:
         try:
-            count = self.socket.recv_into(_buffer, 0, flags)
+            count = self.socket.recv_into(read_buffer, 0, flags)
         except BlockingIOError:
             if flags & socket.MSG_DONTWAIT:
                 return 0
             raise BenchmarkError(f"the server sent nothing for {PATIENCE} s") from None
         except ConnectionError as error:
-            raise BenchmarkError(f"the server closed the connection: {error}") from None
+            raise NoConnectionError(f"the server closed the connection: {error}") from None
         if not count:
-            raise BenchmarkError("the server closed the connection")
+            raise NoConnectionError("the server closed the connection")
         return count
 
 

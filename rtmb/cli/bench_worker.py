@@ -14,9 +14,10 @@ import sys
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
+from typing import Any
 
 import msgspec
 
@@ -28,12 +29,16 @@ from rtmb.cli.bench_load import (
     SPIN,
     BenchmarkError,
     LoadConnection,
+    NoConnectionError,
     Sender,
+    TlsWantedError,
     delivered_bytes,
     publish_frame,
     pump,
     sample_payloads,
 )
+from rtmb.cli.bench_tls import TlsLoadConnection, client_context
+from rtmb.client.address import Login, Nkey, parse_url
 
 CHUNK = 256 * 1024  # bytes of frames prepared for a publisher; more no longer makes it cheaper
 SAMPLES = 1000  # different payloads, where none are given
@@ -42,12 +47,17 @@ NUMBER = 8
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 
-class BenchServer(msgspec.Struct):
-    """Where to connect, and what CONNECT says there beyond the usual."""
+class BenchServer(msgspec.Struct, kw_only=True):
+    """Where to connect, who we are there, and whom we trust."""
 
-    host: str
-    port: int
-    credentials: dict[str, str] = {}
+    url: str
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    nkey_seed: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 class BenchPlan(msgspec.Struct, kw_only=True):
@@ -92,6 +102,8 @@ class RoundResult(msgspec.Struct, tag=True):
 class BenchProblem(msgspec.Struct, tag=True):
     server: int
     text: str
+    #: Whether the server is not there, does not let us in, or went away.
+    no_connection: bool
 
 
 Event = RoundProgress | RoundResult | BenchProblem
@@ -105,10 +117,7 @@ class ServerBench:
         self.index = index
         self._report = report
         server = plan.servers[index]
-        connections = [
-            LoadConnection((server.host, server.port), server.credentials)
-            for _ in range(plan.publishers + plan.subscribers)
-        ]
+        connections = list(_connections(server, plan.publishers + plan.subscribers))
         self.publishers = connections[: plan.publishers]
         self.subscribers = connections[plan.publishers :]
         self.version = str(connections[0].info.get("version", ""))
@@ -346,18 +355,36 @@ class _PacedRun:
             self._unsent[self._publishers.index(connection)] += PONG
 
 
+def _connections(server: BenchServer, count: int) -> Iterator[LoadConnection]:
+    address = parse_url(server.url)
+    nkey = Nkey(server.nkey_seed) if server.nkey_seed else None
+    login = Login(server.user, server.password, server.token, nkey)
+    where = address.host, address.port
+
+    def fields(info: Mapping[str, Any]) -> Mapping[str, str]:
+        return login.fields(address, info)
+
+    tls = address.secure or server.tls_ca is not None or server.tls_cert is not None
+    for _ in range(count):
+        if not tls:
+            try:
+                yield LoadConnection(where, fields)
+                continue
+            except TlsWantedError:
+                tls = True
+        context = client_context(server.tls_ca, server.tls_cert, server.tls_key)
+        yield TlsLoadConnection(where, fields, context)
+
+
 @contextmanager
 def _benches(plan: BenchPlan, report: Callable[[Event], None]) -> Iterator[list[ServerBench]]:
     benches: list[ServerBench] = []
     try:
-        for index, server in enumerate(plan.servers):
+        for index in range(len(plan.servers)):
             try:
                 benches.append(ServerBench(plan, index, report))
-            except OSError as error:
-                where = f"{server.host}:{server.port}"
-                raise _BenchError(index, f"{where}: {error.strerror or error}") from None
-            except BenchmarkError as error:
-                raise _BenchError(index, str(error)) from None
+            except (BenchmarkError, OSError) as error:
+                raise _BenchError(index, error) from None
         yield benches
     finally:
         for bench in benches:
@@ -365,9 +392,10 @@ def _benches(plan: BenchPlan, report: Callable[[Event], None]) -> Iterator[list[
 
 
 class _BenchError(Exception):
-    def __init__(self, server: int, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, server: int, cause: Exception) -> None:
+        super().__init__(server, cause)
         self.server = server
+        self.cause = cause
 
 
 def work(plan: BenchPlan, report: Callable[[Event], None]) -> None:
@@ -380,9 +408,10 @@ def work(plan: BenchPlan, report: Callable[[Event], None]) -> None:
                     try:
                         report(bench.round(turn))
                     except (BenchmarkError, OSError) as error:
-                        raise _BenchError(bench.index, str(error)) from None
+                        raise _BenchError(bench.index, error) from None
     except _BenchError as trouble:
-        report(BenchProblem(trouble.server, str(trouble)))
+        lost = isinstance(trouble.cause, NoConnectionError)
+        report(BenchProblem(trouble.server, str(trouble.cause), lost))
 
 
 def main() -> None:

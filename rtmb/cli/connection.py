@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
 from rtmb.cli.options import Target
 from rtmb.cli.runner import tell
+from rtmb.cli.tls_files import client_tls
 from rtmb.client import Client, Event, ServerError, connect
 from rtmb.client.address import parse_url
 
@@ -60,8 +59,7 @@ async def connected(
     connection = CommandConnection(on_complaint)
     url, *others = target.url.split(",")
     try:
-        for each in (url, *others):
-            parse_url(each)
+        address, *_ = [parse_url(each) for each in (url, *others)]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     connection.client = await connect(
@@ -72,7 +70,7 @@ async def connected(
         password=target.password,
         token=target.token,
         nkey_seed=target.nkey_seed,
-        tls=_tls(target),
+        tls=client_tls(target.tls_ca, target.tls_cert, target.tls_key, address.host),
         reconnect=reconnect,
         on_event=connection.event,
         reactor=reactor,
@@ -85,30 +83,3 @@ async def connected(
 
 def is_rtmb(client: Client) -> bool:
     return str(client.server_info.get("go", "")).startswith("python")
-
-
-def _tls(target: Target) -> Any:
-    if bool(target.tls_cert) != bool(target.tls_key):
-        raise click.UsageError("--tls-cert and --tls-key go together")
-    if not target.tls_cert or not target.tls_key:
-        return target.tls_ca
-    # Not at the top: it takes a tenth of a second, and most need none of it.
-    from OpenSSL.crypto import Error as PemError
-    from twisted.internet.ssl import (
-        Certificate,
-        PrivateCertificate,
-        optionsForClientTLS,
-        trustRootFromCertificates,
-    )
-
-    try:
-        pem = Path(target.tls_cert).read_bytes() + b"\n" + Path(target.tls_key).read_bytes()
-        ours = PrivateCertificate.loadPEM(pem)
-        trust = None
-        if target.tls_ca:
-            trust = trustRootFromCertificates(
-                [Certificate.loadPEM(Path(target.tls_ca).read_bytes())]
-            )
-    except (PemError, ValueError):
-        raise click.UsageError("--tls-ca, --tls-cert or --tls-key is no PEM file") from None
-    return optionsForClientTLS(urlsplit(target.shown).hostname or "", trust, ours)

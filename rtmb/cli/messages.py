@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import click
 from twisted.internet.defer import Deferred
@@ -29,16 +28,22 @@ from rtmb.cli.options import (
 from rtmb.cli.runner import FAILED, CommandFailed, run, tell
 from rtmb.client import Client, Message, NoResponders, Timeout
 
-Show = Callable[[Message], None]
+
+class Show(Protocol):
+    """Prints a message; `replayed` says that it was published before it was asked for."""
+
+    def __call__(self, message: Message, *, replayed: bool = False) -> None: ...
 
 
 # What a message looks like
 
 
-def _pretty(message: Message) -> None:
-    """For people: when, on what, with what, and the payload."""
+def _pretty(message: Message, *, replayed: bool = False) -> None:
+    """For people: when, on what, with what, and the payload. Of what is replayed it is not known
+    when, so it is not given the time at which it was replayed."""
+    now = f"{datetime.now():%H:%M:%S.%f}"[:-3]
     parts = [
-        click.style(f"{datetime.now():%H:%M:%S.%f}"[:-3], dim=True),
+        click.style("earlier".ljust(len(now)) if replayed else now, dim=True),
         click.style(printable(message.subject), fg="cyan", bold=True),
     ]
     if message.reply is not None:
@@ -46,7 +51,7 @@ def _pretty(message: Message) -> None:
     _echo(parts + _header_parts(message), message)
 
 
-def _answer(message: Message) -> None:
+def _answer(message: Message, *, replayed: bool = False) -> None:
     """An answer, whose subject is nobody's concern, and in a script its headers neither."""
     _echo(_header_parts(message) if sys.stdout.isatty() else [], message)
 
@@ -66,13 +71,14 @@ def _echo(parts: list[str], message: Message) -> None:
     click.echo(gap.join(["  ".join(parts), text]) if parts else text)
 
 
-def _raw(message: Message) -> None:
+def _raw(message: Message, *, replayed: bool = False) -> None:
     _write(message.payload + b"\n")
 
 
-def _json(message: Message) -> None:
+def _json(message: Message, *, replayed: bool = False) -> None:
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    _write(json_line({"time": now, **message_fields(message)}))
+    mark = {"replayed": True} if replayed else {}
+    _write(json_line({"time": now, **mark, **message_fields(message)}))
 
 
 def _write(data: bytes) -> None:
@@ -219,6 +225,7 @@ def sub(
     async def main(reactor: Any) -> int:
         done: Deferred[int] = Deferred()
         seen = 0
+        replaying = last or bool(replay)
 
         def fail(error: Exception) -> None:
             if not done.called:
@@ -229,7 +236,7 @@ def sub(
             if done.called:
                 return
             try:
-                show(message)
+                show(message, replayed=replaying)
             except Exception:  # standard output is closed: not the client's to log
                 done.errback(Failure())
                 return
@@ -245,6 +252,7 @@ def sub(
                     pattern, queue=queue, callback=receive, last=last, replay=replay or 0
                 )
             await connection.confirm()
+            replaying = False
             tell(f"subscribed to {', '.join(patterns)}")
             if timeout:
                 late = reactor.callLater(timeout, done.callback, FAILED if count else 0)
@@ -254,7 +262,7 @@ def sub(
             tell(f"{seen} of {count} messages within {timeout:g} s")
         return status
 
-    run(main)
+    run(main, prints=True)
 
 
 def _cancel(result: Any, call: Any) -> Any:
@@ -324,7 +332,7 @@ def request(
     run(main)
 
 
-def _exactly(message: Message) -> None:
+def _exactly(message: Message, *, replayed: bool = False) -> None:
     _write(message.payload + (b"\n" if sys.stdout.isatty() else b""))
 
 

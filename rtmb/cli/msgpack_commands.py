@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
+import json
 from collections.abc import Callable
-from itertools import cycle
+from datetime import datetime
 from typing import Any
 
 import click
@@ -153,75 +154,93 @@ def test_client(
     were published and received.
     """
 
-    async def main(reactor: Any) -> None:
-        published = received = 0
+    load = _Load(number, interval, subscribe, as_json)
+    run(lambda reactor: load.run(reactor, address, duration), prints=True)
 
-        def receive(topic: str, value: Any) -> None:
-            nonlocal received
-            received += 1
 
-        def load(client: MsgpackClient, index: int) -> Callable[[], None]:
-            topics = cycle(TOPICS)
-            numbers = iter(range(sys.maxsize))
-            # Without an interval the same burst goes out again and again: it costs nothing to make.
-            burst = b"".join(publication(t, index) for t in TOPICS * (BURST // len(TOPICS)))
+class _Load:
+    """Clients that publish and receive, and what they counted in the last second."""
 
-            def one() -> None:
-                nonlocal published
-                client.publish(next(topics), next(numbers))
-                published += 1
+    def __init__(
+        self, number: int, interval: float | None, patterns: tuple[str, ...], as_json: bool
+    ) -> None:
+        self._number = number
+        self._interval = interval
+        self._patterns = patterns
+        self._as_json = as_json
+        self._published = self._received = 0
+        self._clients: list[MsgpackClient] = []
+        self._loops: list[LoopingCall] = []
+        self._finished: Deferred[None] = Deferred()
 
-            def many() -> None:
-                nonlocal published
-                client.transport.write(burst)
-                published += BURST
-
-            return one if interval else many
-
-        def report() -> None:
-            nonlocal published, received
-            if as_json:
-                click.echo(f'{{"clients": {number}, "published": {published}, '
-                           f'"received": {received}}}')  # fmt: skip
-            else:
-                click.echo(f"{number} clients: {published:,} published, {received:,} received")
-            published = received = 0
-
-        clients: list[MsgpackClient] = []
-        loops: list[LoopingCall] = []
-        finished: Deferred[None] = Deferred()
-
-        def end(result: Any = None) -> None:
-            if not finished.called:
-                finished.callback(result)
-
+    async def run(self, reactor: Any, address: tuple[str, int], duration: float | None) -> None:
+        stop = None
         try:
-            for index in range(number):
-                client = await _connect(reactor, address, receive)
-                clients.append(client)
-                client.ended.addErrback(end)
-                for pattern in subscribe:
-                    client.subscribe(pattern)
-                if interval:
-                    loops.append(_every(reactor, interval, load(client, index), end))
-                else:
-                    flood = Flood(reactor, load(client, index))
-                    client.transport.registerProducer(flood, True)
-                    flood.resumeProducing()
-            tell(f"{number} clients connected")
-            loops.append(_every(reactor, 1.0, report, end))
-            stop = reactor.callLater(duration, end) if duration else None
-            await finished
+            for index in range(self._number):
+                await self._start_client(reactor, address, index)
+            tell(f"{self._number} clients connected")
+            self._loops.append(_every(reactor, 1.0, self._report, self._end))
+            stop = reactor.callLater(duration, self._end) if duration else None
+            await self._finished
         finally:
-            for loop in loops:
+            for loop in self._loops:
                 if loop.running:
                     loop.stop()
-            if duration and stop is not None and stop.active():
+            if stop is not None and stop.active():
                 stop.cancel()
-            for client in clients:
+            for client in self._clients:
                 client.transport.abortConnection()
 
-    run(main)
+    def _end(self, result: Any = None) -> None:
+        if not self._finished.called:
+            self._finished.callback(result)
+
+    async def _start_client(self, reactor: Any, address: tuple[str, int], index: int) -> None:
+        client = await _connect(reactor, address, self._receive)
+        self._clients.append(client)
+        client.ended.addErrback(self._end)
+        for pattern in self._patterns:
+            client.subscribe(pattern)
+        if self._interval:
+            publish = self._publish_one(client)
+            self._loops.append(_every(reactor, self._interval, publish, self._end))
+        else:
+            flood = Flood(reactor, self._publish_burst(client, index))
+            client.transport.registerProducer(flood, True)
+            flood.resumeProducing()
+
+    def _publish_one(self, client: MsgpackClient) -> Callable[[], None]:
+        topics, numbers = itertools.cycle(TOPICS), itertools.count()
+
+        def publish() -> None:
+            client.publish(next(topics), next(numbers))
+            self._published += 1
+
+        return publish
+
+    def _publish_burst(self, client: MsgpackClient, index: int) -> Callable[[], None]:
+        # The same burst goes out again and again: it costs nothing to make.
+        burst = b"".join(publication(t, index) for t in TOPICS * (BURST // len(TOPICS)))
+
+        def publish() -> None:
+            client.transport.write(burst)
+            self._published += BURST
+
+        return publish
+
+    def _receive(self, topic: str, value: Any) -> None:
+        self._received += 1
+
+    def _report(self) -> None:
+        facts = {
+            "clients": self._number, "published": self._published, "received": self._received
+        }  # fmt: skip
+        if self._as_json:
+            click.echo(json.dumps(facts))
+        else:
+            counts = f"{self._published:,} published, {self._received:,} received"
+            click.echo(f"{self._number} clients: {counts}")
+        self._published = self._received = 0
 
 
 def _every(
@@ -245,8 +264,6 @@ rtmb log-metrics --address localhost:36912 --json | jq 'select(.metric == "conne
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def log_metrics(address: tuple[str, int], count: int | None, as_json: bool) -> None:
     """Print the metrics that the broker publishes about itself, as they come, until Ctrl+C."""
-    import json
-    from datetime import datetime
 
     async def main(reactor: Any) -> None:
         done: Deferred[None] = Deferred()
@@ -278,4 +295,4 @@ def log_metrics(address: tuple[str, int], count: int | None, as_json: bool) -> N
         finally:
             client.transport.abortConnection()
 
-    run(main)
+    run(main, prints=True)

@@ -16,6 +16,7 @@ from rtmb.config import positive_size
 from rtmb.core.subjects import is_pattern, is_subject
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
+DEFAULT_HTTP = "http://127.0.0.1:8080"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -125,35 +126,81 @@ class Target:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
+@dataclass(frozen=True)
+class HttpTarget:
+    """A broker's HTTP door and who we are there."""
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+_FILE = click.Path(exists=True, dir_okay=False)
+_LOGIN_OPTIONS = (
+    click.option("--user", envvar="NATS_USER", help="User."),
+    click.option("--password", envvar="NATS_PASSWORD", help="Password of the user."),
+    click.option("--token", envvar="NATS_TOKEN", help="Token."),
+)
+_TLS_OPTIONS = (
+    click.option("--tls-ca", envvar="NATS_CA", type=_FILE,
+                 help="Authority that the server's certificate comes from (PEM)."),
+    click.option("--tls-cert", envvar="NATS_CERT", type=_FILE, help="Our certificate."),
+    click.option("--tls-key", envvar="NATS_KEY", type=_FILE, help="Its private key."),
+)  # fmt: skip
+_NATS_OPTIONS = (
+    click.option("-s", "--server", envvar="NATS_URL", default=DEFAULT_URL, metavar="URL",
+                 show_default=True, help="Server; several with commas between."),
+    *_LOGIN_OPTIONS,
+    click.option("--nkey", envvar="NATS_NKEY", type=_FILE, help="File with an nkey seed."),
+    *_TLS_OPTIONS,
+)  # fmt: skip
+_HTTP_OPTIONS = (
+    click.option("--http", envvar="RTMB_HTTP", default=DEFAULT_HTTP, metavar="URL",
+                 show_default=True, help="The broker's HTTP door."),
+    click.option("--api-key", envvar="API_KEY", help="Key of the HTTP door."),
+    *_LOGIN_OPTIONS,
+    *_TLS_OPTIONS,
+)  # fmt: skip
+#: Of both: what goes into the target under its own name.
+_COMMON = ("user", "password", "token", "tls_ca", "tls_cert", "tls_key")
+
+
 def connection_options(command: Decorated) -> Decorated:
     """Gives `command` the options for connecting, as one argument: `target`."""
 
     @functools.wraps(command)
     def with_target(*arguments: Any, **options: Any) -> Any:
         nkey = options.pop("nkey")
-        names = ("user", "password", "token", "tls_ca", "tls_cert", "tls_key")
         target = Target(
             url=options.pop("server"),
             nkey_seed=_seed(nkey) if nkey else None,
-            **{name: options.pop(name) for name in names},
+            **{name: options.pop(name) for name in _COMMON},
         )
         return command(*arguments, target=target, **options)
 
-    file = click.Path(exists=True, dir_okay=False)
-    for option in reversed(
-        [
-            click.option("-s", "--server", envvar="NATS_URL", default=DEFAULT_URL, metavar="URL",
-                         show_default=True, help="Server; several with commas between."),
-            click.option("--user", envvar="NATS_USER", help="User."),
-            click.option("--password", envvar="NATS_PASSWORD", help="Password of the user."),
-            click.option("--token", envvar="NATS_TOKEN", help="Token."),
-            click.option("--nkey", envvar="NATS_NKEY", type=file, help="File with an nkey seed."),
-            click.option("--tls-ca", envvar="NATS_CA", type=file,
-                         help="Authority that the server's certificate comes from (PEM)."),
-            click.option("--tls-cert", envvar="NATS_CERT", type=file, help="Our certificate."),
-            click.option("--tls-key", envvar="NATS_KEY", type=file, help="Its private key."),
-        ]
-    ):  # fmt: skip
+    for option in reversed(_NATS_OPTIONS):
+        with_target = option(with_target)
+    return with_target  # type: ignore[return-value]
+
+
+def http_options(command: Decorated) -> Decorated:
+    """Gives `command` the options for the HTTP door, as one argument: `target`."""
+
+    @functools.wraps(command)
+    def with_target(*arguments: Any, **options: Any) -> Any:
+        url = options.pop("http")
+        if not url.startswith(("http://", "https://")):
+            raise click.BadParameter(f"{url!r} begins with neither http:// nor https://")
+        names = ("api_key", *_COMMON)
+        target = HttpTarget(url=url.rstrip("/"), **{name: options.pop(name) for name in names})
+        return command(*arguments, target=target, **options)
+
+    for option in reversed(_HTTP_OPTIONS):
         with_target = option(with_target)
     return with_target  # type: ignore[return-value]
 

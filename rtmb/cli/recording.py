@@ -39,18 +39,21 @@ _TOGETHER = 0.001
 class Recorder:
     """Writes messages to a file as they come."""
 
-    def __init__(self, file: IO[bytes], clock: Any, patterns: tuple[str, ...], server: str) -> None:
+    def __init__(self, file: IO[bytes], clock: Any) -> None:
         self.count = 0
         self._file = file
         self._clock = clock
         self._started = clock()
+
+    def write_heading(self, patterns: tuple[str, ...], server: str) -> None:
+        """The line that tells what this is. A file needs it; a pipe such as ``| jq`` does not."""
         started = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        file.write(
+        self._file.write(
             json_line(
                 {"rtmb": VERSION, "started": started, "server": server, "patterns": [*patterns]}
             )
         )
-        file.flush()
+        self._file.flush()
 
     def record(self, message: Message) -> None:
         moment = round(self._clock() - self._started, 6)
@@ -119,7 +122,9 @@ def record(
 
         async with connected(target, reactor, "record", on_complaint=end) as connection:
             with _created(output, force) as file:
-                recorder = Recorder(file, reactor.seconds, patterns, target.shown)
+                recorder = Recorder(file, reactor.seconds)
+                if output != "-":
+                    recorder.write_heading(patterns, target.shown)
 
                 def receive(message: Message) -> None:
                     if done.called:
@@ -148,7 +153,7 @@ def record(
                         stop.cancel()
                     tell(f"{recorder.count} messages in {output}")
 
-    run(main)
+    run(main, prints=output == "-")
 
 
 # replay
@@ -170,15 +175,18 @@ class Speed(click.ParamType[float]):
 
 def read(path: str) -> Iterator[RecordedMessage]:
     """The messages of a recording, up to where it was cut off if it was."""
-    count = 1
+    count = 0
     try:
         with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
-            _check_start(path, file.readline())
             for line in file:
                 count += 1
+                if count == 1 and _is_heading(path, line):
+                    continue
                 try:
                     yield parse_line(line)
                 except LineError as error:
+                    if count == 1:
+                        raise CommandFailed(f"{path} is no recording of rtmb") from None
                     if line.endswith(b"\n"):
                         raise CommandFailed(f"{path}, line {count}: {error}") from None
                     tell(f"{path} is cut off in line {count}; what is before it is replayed")
@@ -188,15 +196,15 @@ def read(path: str) -> Iterator[RecordedMessage]:
         tell(f"{path} is cut off after line {count}; what is before that is replayed")
 
 
-def _check_start(path: str, line: bytes) -> None:
+def _is_heading(path: str, line: bytes) -> bool:
+    """Whether a first line tells what the file is; one that came from a pipe has none."""
     try:
         version = msgspec.json.decode(line).get("rtmb")
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
-        version = None
-    if version is None:
-        raise CommandFailed(f"{path} is no recording of rtmb")
-    if version != VERSION:
+        return False
+    if version is not None and version != VERSION:
         raise CommandFailed(f"{path} has version {version}, and only {VERSION} is known")
+    return version is not None
 
 
 @click.command(

@@ -96,11 +96,40 @@ def reply(
     if bool(command) == echo:
         raise click.UsageError("either --exec CMD or --echo")
 
-    async def execute(reactor: Any, message: Message, most: int) -> tuple[bytes, int]:
+    worker = _Worker(command, exec_timeout)
+    run(lambda reactor: _serve(reactor, target, subject, queue, worker, workers, count))
+
+
+class _Worker:
+    """Answers one request: with the output of a shell command, or without one with the question."""
+
+    def __init__(self, command: str | None, timeout: float) -> None:
+        self._command = command
+        self._timeout = timeout
+
+    async def answer(self, client: Client, message: Message) -> None:
+        if message.reply is None:
+            tell(f"a message on {message.subject} asks for no answer")
+        elif self._command is None:
+            message.respond(message.payload, headers=message.headers.lists())
+        else:
+            most = client.server_info.get("max_payload", 1 << 20)
+            output, status = await self._execute(client.reactor, self._command, message, most)
+            if status:
+                tell(f"{self._command}: status {status}, for a message on {message.subject}")
+            try:
+                message.respond(output, headers={STATUS: str(status)})
+            except ClientError as error:
+                tell(f"{self._command}: no answer: {error}")
+                message.respond(b"", headers={STATUS: str(status or 1)})
+
+    async def _execute(
+        self, reactor: Any, command: str, message: Message, most: int
+    ) -> tuple[bytes, int]:
         shell = _Shell(message.payload, most)
         arguments = ["/bin/sh", "-c", command]
         reactor.spawnProcess(shell, arguments[0], arguments, env=_environment(message))
-        limit = reactor.callLater(exec_timeout, shell.kill)
+        limit = reactor.callLater(self._timeout, shell.kill)
         try:
             return await shell.done
         finally:
@@ -108,53 +137,45 @@ def reply(
             if limit.active():
                 limit.cancel()
 
-    async def answer(reactor: Any, client: Client, message: Message) -> None:
-        if message.reply is None:
-            tell(f"a message on {message.subject} asks for no answer")
-        elif echo:
-            message.respond(message.payload, headers=message.headers.lists())
-        else:
-            most = client.server_info.get("max_payload", 1 << 20)
-            output, status = await execute(reactor, message, most)
-            if status:
-                tell(f"{command}: status {status}, for a message on {message.subject}")
-            try:
-                message.respond(output, headers={STATUS: str(status)})
-            except ClientError as error:
-                tell(f"{command}: no answer: {error}")
-                message.respond(b"", headers={STATUS: str(status or 1)})
 
-    async def main(reactor: Any) -> None:
-        free = DeferredSemaphore(workers)
-        working: set[Deferred[None]] = set()
+async def _serve(
+    reactor: Any,
+    target: Target,
+    subject: str,
+    queue: str | None,
+    worker: _Worker,
+    workers: int,
+    count: int | None,
+) -> None:
+    """Answer `count` requests, or all that come, up to `workers` at a time."""
+    free = DeferredSemaphore(workers)
+    working: set[Deferred[None]] = set()
 
-        def done(_: object, work: Deferred[None]) -> None:
-            working.discard(work)
-            free.release()
+    def done(_: object, work: Deferred[None]) -> None:
+        working.discard(work)
+        free.release()
 
-        async with connected(target, reactor, "reply") as connection:
-            requests = connection.client.subscribe(subject, queue=queue)
+    async with connected(target, reactor, "reply") as connection:
+        requests = connection.client.subscribe(subject, queue=queue)
+        await connection.confirm()
+        tell(f"answering on {subject}")
+        try:
+            seen = 0
+            async for message in requests:
+                await free.acquire()
+                work = Deferred.fromCoroutine(worker.answer(connection.client, message))
+                working.add(work)
+                work.addErrback(lambda failure: tell(str(failure.value)))
+                work.addBoth(done, work)
+                seen += 1
+                if seen == count:
+                    break
+            for _ in range(workers):
+                await free.acquire()
             await connection.confirm()
-            tell(f"answering on {subject}")
-            try:
-                seen = 0
-                async for message in requests:
-                    await free.acquire()
-                    work = Deferred.fromCoroutine(answer(reactor, connection.client, message))
-                    working.add(work)
-                    work.addErrback(lambda failure: tell(str(failure.value)))
-                    work.addBoth(done, work)
-                    seen += 1
-                    if seen == count:
-                        break
-                for _ in range(workers):
-                    await free.acquire()
-                await connection.confirm()
-            finally:
-                for work in list(working):
-                    work.cancel()
-
-    run(main)
+        finally:
+            for work in list(working):
+                work.cancel()
 
 
 def _environment(message: Message) -> dict[str, str]:

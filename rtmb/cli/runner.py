@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 import click
 from twisted.internet import error
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rtmb.client.errors import ClientError, NoResponders
 
@@ -40,22 +42,39 @@ class CommandFailed(click.ClickException):
         tell(self.message)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """For a command without a reactor: Ctrl+C ends it with the status that it has elsewhere."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise SystemExit(128 + signal.SIGINT) from None
-
-
 def tell(line: str) -> None:
     """A line for the person, beside the output."""
     click.echo(f"rtmb: {line}", err=True)
 
 
-def run(main: Main) -> NoReturn:
-    """Run `main(reactor)` and exit with what it returns."""
+@implementer(IReadDescriptor)
+class _OutputWatch:
+    """Notices that nobody reads the output any more, before there is something to write."""
+
+    def __init__(self, on_gone: Callable[[], None]) -> None:
+        self._on_gone = on_gone
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether the output is a pipe: a file has no reader, a terminal hangs up."""
+        return sys.stdout is not None and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+
+    def fileno(self) -> int:
+        return sys.stdout.fileno()
+
+    def logPrefix(self) -> str:
+        return "output"
+
+    def doRead(self) -> None:
+        """Never called of a pipe's writing end."""
+
+    def connectionLost(self, reason: Failure) -> None:
+        self._on_gone()
+
+
+def run(main: Main, *, prints: bool = False) -> NoReturn:
+    """Run `main(reactor)` and exit with what it returns. A command that `prints`, and has nothing
+    else to do, ends when nobody reads what it prints: `rtmb sub … | head -1`."""
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
@@ -77,6 +96,14 @@ def run(main: Main) -> NoReturn:
         signal.signal(signal.SIGTERM, interrupt)
         work = Deferred.fromCoroutine(main(reactor))
         work.addBoth(finish)
+        if prints and _OutputWatch.is_possible():
+            reactor.addReader(_OutputWatch(unread))
+
+    def unread() -> None:
+        nonlocal signalled
+        if not work.called:  # and it is not the reactor that closes everything at the end
+            signalled = signalled or signal.SIGPIPE
+            work.cancel()
 
     def finish(result: Any) -> None:
         nonlocal outcome

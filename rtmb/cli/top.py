@@ -1,8 +1,4 @@
-"""`rtmb top`: what goes on in a broker, live, read from its monitoring over HTTP.
-
-It reads `/varz` and `/connz`, which nats-server has too, and `/topicz`, which only rtmb has. Rates
-are differences of two readings, worked out here.
-"""
+"""`rtmb top`: what goes on in a broker, drawn live at a terminal or once."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import tty
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -22,142 +17,19 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from twisted.internet import error
 from twisted.internet.defer import Deferred
-from twisted.internet.defer import TimeoutError as LateError
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.task import deferLater
-from twisted.web.client import Agent, ResponseFailed, readBody
-from twisted.web.http import PotentialDataLoss
-from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
 from rtmb.cli.message_text import printable
-from rtmb.cli.options import SECONDS, Command
-from rtmb.cli.runner import NO_CONNECTION, CommandFailed, run
-from rtmb.core.subjects import OWN
+from rtmb.cli.monitoring import Frame, Monitoring, Unreachable
+from rtmb.cli.options import SECONDS, Command, HttpTarget, http_options
+from rtmb.cli.runner import run
 
-#: Seconds that an answer may take.
-PATIENCE = 5.0
 #: How connections can be sorted; the key `s` goes from one to the next.
 SORTS = ("out", "in", "pending", "subs", "cid")
 _ROWS = 1000  # in a frame that is not bound to a screen
-
-
-class Unreachable(CommandFailed):
-    """The monitoring does not answer, or not with what it should."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, NO_CONNECTION)
-
-
-@dataclass
-class MonitoringReading:
-    """What the monitoring said at one moment."""
-
-    time: float
-    server: dict[str, Any]
-    connections: list[dict[str, Any]]
-    #: None where the server knows of none: nats-server.
-    topics: list[dict[str, Any]] | None
-
-
-@dataclass
-class Frame:
-    """Two readings and what lies between them."""
-
-    now: MonitoringReading
-    before: MonitoringReading | None = None
-    _clients: dict[int, dict[str, Any]] = field(init=False)
-    _topics: dict[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        before = self.before
-        self._clients = {c["cid"]: c for c in before.connections} if before else {}
-        self._topics = {t["name"]: t["messages"] for t in (before.topics or [])} if before else {}
-
-    def _per_second(self, amount: float) -> float | None:
-        passed = self.now.time - self.before.time if self.before else 0.0
-        return max(0.0, amount) / passed if passed > 0 else None
-
-    def server_rate(self, key: str) -> float | None:
-        before = self.before.server if self.before else {}
-        return self._per_second(self.now.server.get(key, 0) - before.get(key, 0))
-
-    def client_rate(self, client: dict[str, Any], key: str) -> float | None:
-        before = self._clients.get(client["cid"], {})
-        return self._per_second(client.get(key, 0) - before.get(key, 0))
-
-    def topic_rate(self, topic: dict[str, Any]) -> float | None:
-        # A topic not seen before began since: all that it has is new.
-        return self._per_second(topic["messages"] - self._topics.get(topic["name"], 0))
-
-    def clients(self, sort: str) -> list[dict[str, Any]]:
-        by: dict[str, Callable[[dict[str, Any]], float]] = {
-            "out": lambda c: -(self.client_rate(c, "out_msgs") or 0),
-            "in": lambda c: -(self.client_rate(c, "in_msgs") or 0),
-            "pending": lambda c: -c.get("pending_bytes", 0),
-            "subs": lambda c: -c.get("subscriptions", 0),
-            "cid": lambda c: c["cid"],
-        }
-        return sorted(self.now.connections, key=lambda c: (by[sort](c), c["cid"]))
-
-    def topics(self) -> list[dict[str, Any]]:
-        """The busiest first, and the broker's own last: they are many and always there."""
-
-        def order(topic: dict[str, Any]) -> tuple[bool, float, int, str]:
-            name, rate = topic["name"], self.topic_rate(topic) or 0.0
-            return name.startswith(OWN), -rate, -topic["messages"], name
-
-        return sorted(self.now.topics or [], key=order)
-
-
-class Monitoring:
-    """Asks a broker over HTTP."""
-
-    def __init__(self, reactor: Any, url: str, api_key: str | None) -> None:
-        self._reactor = reactor
-        self._agent = Agent(reactor, connectTimeout=PATIENCE)
-        self._url = url.rstrip("/")
-        self._headers = Headers({b"User-Agent": [b"rtmb top"]})
-        if api_key:
-            self._headers.addRawHeader(b"X-API-Key", api_key.encode())
-
-    async def read(self) -> MonitoringReading:
-        server = await self._get("/varz")
-        connections = await self._get("/connz?subs=1&limit=1024")
-        topics = await self._get("/topicz?limit=1024", optional=True)
-        if not isinstance(server, dict) or not isinstance(connections, dict):
-            raise Unreachable(f"{self._url} is not the monitoring of a broker")
-        return MonitoringReading(
-            self._reactor.seconds(),
-            server,
-            connections.get("connections") or [],
-            topics.get("topics", []) if isinstance(topics, dict) else None,
-        )
-
-    async def _get(self, path: str, *, optional: bool = False) -> Any:
-        where = self._url + path
-        try:
-            asking = self._agent.request(b"GET", where.encode(), self._headers)
-            response = await asking.addTimeout(PATIENCE, self._reactor)
-            body = await readBody(response).addTimeout(PATIENCE, self._reactor)
-        except (error.ConnectError, error.DNSLookupError, error.ConnectionClosed) as problem:
-            raise Unreachable(f"{self._url}: {problem}") from None
-        except (ResponseFailed, PotentialDataLoss):
-            raise Unreachable(f"{self._url} does not answer in HTTP") from None
-        except (LateError, error.TimeoutError):
-            raise Unreachable(f"{self._url} does not answer within {PATIENCE:g} s") from None
-        if response.code in (401, 403):
-            raise Unreachable(f"{self._url} wants another --api-key")
-        if response.code == 404 and optional:
-            return None
-        if response.code != 200:
-            raise Unreachable(f"{where} answers {response.code}")
-        try:
-            return msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Unreachable(f"{where} answers something else than JSON") from None
 
 
 # What it looks like
@@ -346,51 +218,42 @@ def _keys(reactor: Any, on_key: Callable[[str], None]) -> Iterator[None]:
     cls=Command,
     examples="""
 rtmb top
-rtmb top --http http://10.0.0.5:8080 --api-key secret
+rtmb top --http https://10.0.0.5:8080 --user ann --password secret
 rtmb top --http http://127.0.0.1:8222           a nats-server's monitoring
 rtmb top --once --sort pending                  one frame, for a mail or a log
 rtmb top --json | jq .server.connections
 """,
 )
-@click.option(
-    "--http",
-    "url",
-    default="http://127.0.0.1:8080",
-    show_default=True,
-    metavar="URL",
-    help="Where the monitoring is.",
-)
-@click.option("--api-key", envvar="API_KEY", help="Key of the HTTP door.")
+@http_options
 @click.option("--interval", type=SECONDS, default="1", show_default=True, help="Time of a frame.")
 @click.option("--sort", type=click.Choice(SORTS), default="out", show_default=True)
+@click.option("--system", is_flag=True, help="Show the broker's own subjects, !system/…, too.")
 @click.option("--once", is_flag=True, help="Measure for one interval, print one frame, and end.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
 def top(
-    url: str, api_key: str | None, interval: float, sort: str, once: bool, as_json: bool
+    target: HttpTarget, interval: float, sort: str, system: bool, once: bool, as_json: bool
 ) -> None:
     """Watch connections, subjects, rates and slow consumers of a broker.
 
     q quits, s changes how connections are sorted. What waits for a client that does not keep up is
     red.
     """
-    if not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url!r} begins with neither http:// nor https://")
     once = once or as_json
     if not once and not sys.stdout.isatty():
         raise click.UsageError("this is no terminal; --once prints one frame")
 
     async def main(reactor: Any) -> None:
-        monitoring = Monitoring(reactor, url, api_key)
+        monitoring = Monitoring(reactor, target, system=system)
         frame = Frame(await monitoring.read())
         if not once:
-            await _live(reactor, monitoring, frame, url, interval, sort)
+            await _live(reactor, monitoring, frame, target.url, interval, sort)
             return
         await deferLater(reactor, interval)
         frame = Frame(await monitoring.read(), frame.now)
         if as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(_fields(frame, sort))))
         else:
-            Console().print(draw(frame, url, sort, None))
+            Console().print(draw(frame, target.url, sort, None))
 
     run(main)
 

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from rtmb import __version__
 from rtmb.client.address import ServerAddress, tls_options
-from rtmb.client.errors import AuthenticationFailed, ConnectionFailed, ServerError
+from rtmb.client.errors import AuthenticationFailed, ConnectionFailed, ServerError, explain
 from rtmb.client.message import Message
 from rtmb.client.subscription import Subscription
 from rtmb.codecs import nats as wire
@@ -98,7 +98,7 @@ class Connection(Protocol):
             return kind(f"{where}: {said}")
         if reason.check(ConnectionDone):
             return ConnectionFailed(f"{where}: the server closed the connection")
-        return ConnectionFailed(f"{where}: {_explain(reason.value)}")
+        return ConnectionFailed(f"{where}: {explain(reason.value)}")
 
     def give_up(self, why: Exception) -> None:
         """There will be no connection."""
@@ -277,17 +277,6 @@ def _is_refusal(said: str) -> bool:
     return said.lower().startswith(_AUTHENTICATION)
 
 
-def _explain(error: BaseException | None) -> str:
-    """An error for people; some of Twisted's and OpenSSL's say nothing by themselves."""
-    reasons = getattr(error, "reasons", None) or [error]
-    first = reasons[0]
-    inner = getattr(first, "value", first)
-    text = str(inner).rstrip(".")
-    if "certificate verify failed" in text:
-        return "its certificate is not trusted"
-    return text or type(inner).__name__
-
-
 def dial(client: Client, address: ServerAddress) -> Deferred[Connection]:
     """Connect to a server; fires when it has let the client in."""
     connection = Connection(client, address)
@@ -308,7 +297,7 @@ def dial(client: Client, address: ServerAddress) -> Deferred[Connection]:
     def cannot(failure: Failure) -> None:
         why = failure.value
         if not isinstance(why, ConnectionFailed):
-            why = ConnectionFailed(f"{address.url}: {_explain(why)}")
+            why = ConnectionFailed(f"{address.url}: {explain(why)}")
         connection.give_up(why)
 
     def cancel(ready: Deferred[Connection]) -> None:

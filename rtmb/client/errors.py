@@ -6,6 +6,8 @@ is a case of, where there is one."""
 
 from __future__ import annotations
 
+from twisted.python.failure import Failure
+
 
 class ClientError(Exception):
     """Something that a client was asked to do did not work."""
@@ -61,3 +63,17 @@ class RequestTimeout(Timeout):
 
 class SubscriptionEnded(ClientError):
     """There will be no more messages."""
+
+
+def explain(error: BaseException | None) -> str:
+    """An error for people; some of Twisted's and OpenSSL's say nothing by themselves."""
+    if error is None:
+        return "no reason given"
+    match error.args:
+        case ([Failure() as first, *_],):  # several reasons, of which the first will do
+            return explain(first.value)
+        case ([(str(), str(), str(reason)), *_],):  # OpenSSL's: library, function, reason
+            if reason == "certificate verify failed":
+                return "its certificate is not trusted"
+            return f"TLS failed: {reason}"
+    return str(error).rstrip(".") or type(error).__name__

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from twisted.logger import Logger, LogLevel
 
+from rtmb.client.errors import explain
+
 
 @dataclass(frozen=True)
 class Event:
@@ -29,7 +31,7 @@ class Event:
         if self.url:
             text += f": {self.url}"
         if self.error is not None:
-            text += f": {self.error}"
+            text += f": {explain(self.error)}"
         return text
 
 

@@ -76,7 +76,9 @@ class _Streams:
 
 
 @implementer(IPolicyForHTTPS)
-class _Trust:
+class TrustPolicy:
+    """Whom Twisted's HTTP clients trust."""
+
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
 
@@ -89,7 +91,10 @@ async def open_websocket(client: Client, address: ServerAddress, connection: Con
     host = f"[{address.host}]" if ":" in address.host else address.host
     url = f"{address.scheme}://{host}:{address.port}{address.path}"
     endpoint = WebSocketClientEndpoint.new(
-        client.reactor, url, _Trust(client.tls), connectTimeout=math.ceil(client.connect_timeout)
+        client.reactor,
+        url,
+        TrustPolicy(client.tls),
+        connectTimeout=math.ceil(client.connect_timeout),
     )
     stream = WebSocketStream(connection)
     try:

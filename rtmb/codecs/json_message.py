@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from rtmb.codecs import nats as wire
-from rtmb.core.message import ID_HEADER, Message
+from rtmb.core.message import ID_HEADER, Message, to_value
 from rtmb.core.subjects import to_raw
 
 _encode = msgspec.json.Encoder().encode
@@ -55,17 +55,23 @@ def message_id(message: Message) -> str:
 
 def message_body(message: Message) -> dict[str, Any]:
     """``{"id", "payload"}``, the payload as it stands in JSON."""
-    found: dict[str, Any] = {"id": message_id(message)}
-    value = message.value
+    body = {"id": message_id(message)}
+    return body | value_fields("payload", message.value, message.payload)
+
+
+def payload_fields(name: str, payload: bytes) -> dict[str, Any]:
+    """A payload by a name, as it stands in JSON."""
+    return value_fields(name, to_value(payload), payload)
+
+
+def value_fields(name: str, value: Any, payload: bytes) -> dict[str, Any]:
+    """The same of a payload whose value is known."""
     if isinstance(value, bytes):
-        found["payload"] = base64.b64encode(value).decode("ascii")
-        found["encoding"] = "base64"
-    elif isinstance(value, str):
-        found["payload"] = to_raw(value).decode("utf-8", "replace")
-    else:
-        # JSON as it came: no number loses a digit on the way.
-        found["payload"] = msgspec.Raw(message.payload.translate(_ONE_LINE))
-    return found
+        return {name: base64.b64encode(value).decode("ascii"), "encoding": "base64"}
+    if isinstance(value, str):
+        return {name: to_raw(value).decode("utf-8", "replace")}
+    # JSON as it came: no number loses a digit on the way.
+    return {name: msgspec.Raw(payload.translate(_ONE_LINE))}
 
 
 def decode_payload(payload: Any, encoding: str | None) -> Any:

@@ -36,5 +36,6 @@ cdef class Hub:
     cdef int _hand(
         self, Subscription subscription, Publication publication, Py_ssize_t size
     ) except -1
-    cdef int _journal(self, Publication publication) except -1
+    @cython.locals(reply=bytes)
+    cdef int _keep_in_journal(self, Route route, Publication publication) except -1
     cpdef int wake(self, subscriber) except -1

@@ -17,7 +17,7 @@ from rtmb.core.history import History, Topic
 from rtmb.core.message import Message
 from rtmb.core.publication import Publication
 from rtmb.core.routing import Group, Route, Routing, Subscription, choose
-from rtmb.core.subjects import INBOX, has_wildcard, hears, to_raw
+from rtmb.core.subjects import INBOX, from_raw, has_wildcard, hears, to_raw
 
 if TYPE_CHECKING:
     from rtmb.core.journal import Journal
@@ -171,7 +171,7 @@ class Hub:
             else:
                 self.history.used(topic)
         if route.journaled:
-            self._journal(publication)
+            self._keep_in_journal(route, publication)
         return count
 
     def _deal(
@@ -204,9 +204,19 @@ class Hub:
             self.routing.remove(subscription)
             subscription.subscriber.ended(subscription, "maximum")
 
-    def _journal(self, publication: Publication) -> None:
-        if self.journal is not None:
-            self.journal.append(publication.message())
+    def _keep_in_journal(self, route: Route, publication: Publication) -> None:
+        if route.text is None:
+            route.text = from_raw(route.subject)
+        assert self.journal is not None
+        reply = publication.reply
+        self.journal.append(
+            route.text,
+            publication.time,
+            publication.door,
+            publication.payload(),
+            None if reply is None else from_raw(reply),
+            publication.headers,
+        )
 
     def deliver_to(self, subscription: Subscription, message: Message) -> None:
         """Deliver to one subscription only."""

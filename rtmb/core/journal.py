@@ -8,35 +8,33 @@ is told as lost. The ring forgets a segment at a time. Knows no sockets.
 from __future__ import annotations
 
 import secrets
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
 
-from rtmb.codecs import columns as frames
-from rtmb.core.leases import Lag, Lease, LeaseError, lag_of
-from rtmb.core.message import Message
-from rtmb.core.segments import MESSAGE_COST, TAIL_COST, Segment, Selection
+from rtmb.core.leases import Lag, Lease, Leases, lag_of
+from rtmb.core.segments import MESSAGE_COST, RARE_COST, Batch, Segment, Selection
 
-#: A segment is full at this many messages or bytes; in a small journal at a part of it.
-SEGMENT_MESSAGES = 8192
+#: A segment is full at this many messages or bytes; in a small journal at a part of it. Each step
+#: of reading takes in one segment at most, so this bounds how long a step takes.
+SEGMENT_MESSAGES = 4096
 SEGMENT_BYTES = 4 << 20
 #: Once the ring is so full, a lease in its oldest fifth is about to lose messages.
 _NEARLY_FULL = 0.8
 _OLDEST = 0.2
-#: Consumers that may hold a lease at once: a bound, not a goal.
-MOST_LEASES = 1000
-#: Ids of published messages that are remembered: some 150 bytes each.
-MOST_REPEATS = 1_000_000
-#: The payload of one answer, about: enough for Arrow, little enough to be sent in a moment.
-ANSWER_BYTES = 8 << 20
+
+_first = attrgetter("first")
 
 
-class Measure(NamedTuple):
-    """How far a reader may go: before `end`, with so many messages that it wants."""
+class OverwrittenError(Exception):
+    """The ring was faster than a reader, which still wanted the messages from `position` on."""
 
-    end: int
-    messages: int
+    def __init__(self, position: int, first: int) -> None:
+        super().__init__(f"messages {position} to {first - 1} were overwritten")
+        self.position = position
+        self.first = first
 
 
 class Journal:
@@ -62,13 +60,19 @@ class Journal:
             self._segment_messages = max(1, min(SEGMENT_MESSAGES, messages // 16))
         self._open = Segment(1)
         self._segments: deque[Segment] = deque([self._open])
-        #: The memory held, on the generous side.
-        self.held = 0
-        self._leases: dict[str, Lease] = {}
+        #: The memory held by all segments but the open one.
+        self._held = 0
+        #: How far the open segment may go before something has to be done.
+        self._room_messages = 0
+        self._room_bytes = 0
+        #: The time of the last message: none after it is older.
+        self._time = 0.0
+        self.leases = Leases(clock)
         #: Called once with the next message; see `Journal.on_news`.
         self._news: Callable[[], None] | None = None
         #: Called with a lease whose messages are about to be overwritten, once a time of that.
         self.alarm: Callable[[Lease], None] = lambda lease: None
+        self._make_room()
 
     # Where it begins and ends
 
@@ -80,16 +84,21 @@ class Journal:
     @property
     def next(self) -> int:
         """The number that the next message will have."""
-        return self._open.first + self._open.count
+        return self._open.first + len(self._open.subjects)
 
     def __len__(self) -> int:
         return self.next - self.first
 
+    @property
+    def held(self) -> int:
+        """The memory held, on the generous side."""
+        return self._held + self._open.cost
+
     def at_time(self, time: float) -> int:
         """The number of the first message kept that is not older than `time`; else the next."""
         for segment in self._segments:
-            if segment.count and segment.times[-1] >= time:
-                return segment.first + bisect_left(segment.times, time)
+            if segment.count and segment.newest >= time:
+                return segment.at_time(time)
         return self.next
 
     # Keeping
@@ -98,53 +107,66 @@ class Journal:
         """Whether messages on `subject` are kept."""
         return subject in self._wanted
 
-    def append(self, message: Message) -> None:
-        """Keep one message."""
+    def append(
+        self,
+        subject: str,
+        time: float,
+        door: str,
+        payload: bytes,
+        reply: str | None = None,
+        headers: bytes | None = None,
+    ) -> None:
+        """Keep one message. The clock may go back, the times of the journal do not."""
+        if time < self._time:
+            time = self._time
+        else:
+            self._time = time
         segment = self._open
-        segment.subjects.append(message.subject)
-        segment.times.append(message.time)
-        segment.doors.append(message.door)
-        segment.bodies.append(message)
-        self._kept(segment, 1, MESSAGE_COST + message.size)
-
-    def extend(self, subjects: list[str], time: float, door: str, tails: list[bytes]) -> None:
-        """Keep many messages of one moment, each ``[reply ]size\r\npayload\r\n``."""
-        while tails:
-            segment = self._open
-            each = TAIL_COST + sum(map(len, tails)) // len(tails)
-            room = min(self._segment_messages - segment.count, self._segment_bytes // each) or 1
-            tails, now = tails[room:], tails[:room]
-            n = len(now)
-            segment.subjects += subjects[:n]
-            subjects = subjects[n:]
-            segment.times += [time] * n
-            segment.doors += [door] * n
-            segment.bodies += now
-            self._kept(segment, n, n * TAIL_COST + sum(map(len, now)))
-
-    def _kept(self, segment: Segment, count: int, cost: int) -> None:
-        segment.count += count
-        segment.cost += cost
-        self.held += cost
-        if segment.count >= self._segment_messages or segment.cost >= self._segment_bytes:
-            self._open = Segment(segment.end)
-            self._segments.append(self._open)
-            self._make_room()
-            if self._leases:
-                self._look_at_leases()
-        elif self.held > self.budget or 0 < self.limit < len(self):
-            self._make_room()
+        subjects = segment.subjects
+        if reply is not None:
+            segment.replies[len(subjects)] = reply
+            segment.cost += RARE_COST + len(reply)
+        if headers is not None:
+            segment.headers[len(subjects)] = headers
+            segment.cost += RARE_COST + len(headers)
+        subjects.append(subject)
+        segment.times.append(time)
+        segment.doors.append(door)
+        segment.payloads.append(payload)
+        segment.cost += MESSAGE_COST + len(subject) + len(payload)
+        if segment.cost >= self._room_bytes or len(subjects) >= self._room_messages:
+            self._full()
         if self._news is not None:
             news, self._news = self._news, None
             news()
 
+    def _full(self) -> None:
+        """The open segment has had the room that there was for it."""
+        full = self._open
+        if full.count >= self._segment_messages or full.cost >= self._segment_bytes:
+            self._held += full.cost
+            self._open = Segment(full.end)
+            self._segments.append(self._open)
+            self._make_room()
+            if self.leases:
+                self._look_at_leases()
+        else:
+            self._make_room()
+
     def _make_room(self) -> None:
+        """Forget what there is no room for, and see how much is left."""
         while self.held > self.budget or 0 < self.limit < len(self):
             gone = self._segments.popleft()
-            self.held -= gone.cost
             if gone is self._open:
                 self._open = Segment(gone.end)
                 self._segments.append(self._open)
+            else:
+                self._held -= gone.cost
+        self._room_messages = self._segment_messages
+        if self.limit:
+            others = len(self) - self._open.count
+            self._room_messages = min(self._segment_messages, self.limit - others + 1)
+        self._room_bytes = min(self._segment_bytes, self.budget - self._held + 1)
 
     def on_news(self, call: Callable[[], None]) -> None:
         """Call once, from the middle of a delivery, when there is a message more. Whoever asked
@@ -153,103 +175,54 @@ class Journal:
 
     # Reading
 
-    def measure(
-        self, start: int, wanted: Selection, messages: int | None = None, size: int | None = None
-    ) -> Measure:
-        """How far to read from `start`: at most so many wanted messages and bytes of them, but one
-        message at least."""
-        count = total = 0
-        for segment in self._segments:
-            if segment.end <= start:
-                continue
-            rows = segment.rows(start, segment.end, wanted)
-            fit = len(rows) if messages is None else min(len(rows), messages - count)
-            if size is not None:
-                for i in range(fit):
-                    more = segment.size(rows[i])
-                    if total + more > size and count + i > 0:
-                        fit = i
-                        break
-                    total += more
-            count += fit
-            if fit < len(rows):
-                return Measure(segment.first + rows[fit], count)
-        return Measure(max(start, self.next), count)
+    def segment(self, position: int) -> Segment:
+        """The segment with the message of this number, which must be there."""
+        if position < self.first:
+            raise OverwrittenError(position, self.first)
+        return self._segments[bisect_right(self._segments, position, key=_first) - 1]
 
     def read(
-        self,
-        start: int,
-        end: int,
-        wanted: Selection,
-        *,
-        limit: int | None = None,
-        size: int = ANSWER_BYTES,
-        headers: bool = True,
-    ) -> tuple[int, list[frames.Buffer]]:
-        """The wanted messages from `start` on and before `end`, as frames, and where to go on:
-        less than `end` when it got too much for one answer. What was overwritten is not there:
-        compare `start` with `first`."""
-        pieces: list[frames.Buffer] = []
-        left = limit if limit is not None else end - start
-        for segment in self._segments:
-            if segment.end <= start or segment.first >= end:
-                continue
-            rows = segment.rows(start, end, wanted)
-            if not rows:
-                continue
-            if left <= 0 or size <= 0:
-                return segment.first + rows[0], pieces
-            if segment is not self._open and segment.columns is None:
-                before = segment.cost
-                segment.pack()
-                self.held += segment.cost - before
-            columns, numbered = segment.as_columns(rows[:left])
-            frame = columns.frame(numbered, headers)
-            pieces += frame
-            size -= sum(map(len, frame))
-            if left < len(rows):
-                return segment.first + rows[left], pieces
+        self, start: int, end: int, wanted: Selection, *, limit: int | None = None
+    ) -> Iterator[Batch | None]:
+        """The wanted messages from `start` on and before `end`, in steps; a step in which there
+        was none is None. What was overwritten before the first step is not there: compare `start`
+        with `first`. What is overwritten after it raises an `OverwrittenError`."""
+        position, end = max(start, self.first), min(end, self.next)
+        left = end - start if limit is None else limit
+        while position < end and left > 0:
+            segment = self.segment(position)
+            rows = segment.rows(position, end, wanted)[:left]
+            position = segment.end
             left -= len(rows)
-        return min(end, max(start, self.next)), pieces
+            yield self._batch(segment, rows) if rows else None
+
+    def _batch(self, segment: Segment, rows: Sequence[int]) -> Batch:
+        if segment is not self._open and segment.columns is None:
+            before = segment.cost
+            segment.pack()
+            self._held += segment.cost - before
+            self._make_room()
+        return segment.read(rows)
 
     # Leases
 
     def lease(
-        self, consumer: str, position: int, ttl: float, subjects: tuple[str, ...] = ()
+        self,
+        consumer: str,
+        position: int,
+        ttl: float,
+        subjects: tuple[str, ...] = (),
+        user: str = "",
     ) -> Lease:
         """Take or renew a lease: `consumer` has read all before `position`."""
-        old = self.leases.get(consumer)
-        if old is None and len(self._leases) >= MOST_LEASES:
-            raise LeaseError(f"there are {MOST_LEASES} leases already")
-        lease = Lease(consumer, position, ttl, self._clock() + ttl, subjects)
-        if old is not None:
-            lease.warned, lease.marks = old.warned, old.marks
-        lease.mark(self._clock(), self.next)
-        self._leases[consumer] = lease
+        lease = self.leases.take(consumer, position, ttl, self.next, subjects, user)
         self._look_at_leases()
         return lease
-
-    def renew(self, consumer: str) -> None:
-        """Its holder is still at work."""
-        lease = self.leases.get(consumer)
-        if lease is not None:
-            lease.expires = self._clock() + lease.ttl
-
-    def release(self, consumer: str) -> bool:
-        return self._leases.pop(consumer, None) is not None
-
-    @property
-    def leases(self) -> dict[str, Lease]:
-        """Those that have not expired."""
-        now = self._clock()
-        for name in [name for name, lease in self._leases.items() if lease.expires <= now]:
-            del self._leases[name]
-        return self._leases
 
     def _look_at_leases(self) -> None:
         kept = len(self)
         full = max(self.held / self.budget, kept / self.limit if self.limit else 0.0)
-        for lease in self.leases.values():
+        for lease in self.leases:
             above = lease.position - self.first
             if above >= 2 * _OLDEST * kept:
                 lease.warned = False
@@ -272,15 +245,12 @@ class Journal:
 
     def _written(self, seq: int) -> float | None:
         """The time of a message."""
-        for segment in reversed(self._segments):
-            if segment.first <= seq < segment.end:
-                return segment.times[seq - segment.first]
-        return None
+        return self.segment(seq).time(seq) if self.first <= seq < self.next else None
 
     def stats(self) -> dict[str, Any]:
         """For people and metrics."""
         now = self._clock()
-        lags = {lease.consumer: self.lag(lease) for lease in self.leases.values()}
+        leases = [(lease, self.lag(lease)) for lease in self.leases]
         return {
             "epoch": self.epoch,
             "patterns": list(self.patterns),
@@ -291,63 +261,64 @@ class Journal:
             "max_bytes": self.budget,
             "max_messages": self.limit,
             "overwritten": self.first - 1,
-            "consumers": len(lags),
-            "largest_lag": max((lag.lag for lag in lags.values()), default=0),
-            "largest_lag_seconds": max((lag.lag_seconds for lag in lags.values()), default=0.0),
+            "consumers": len(leases),
+            "largest_lag": max((lag.lag for _, lag in leases), default=0),
+            "largest_lag_seconds": max((lag.lag_seconds for _, lag in leases), default=0.0),
             "leases": [
                 {
                     "consumer": lease.consumer,
+                    "user": lease.user,
                     "subjects": list(lease.subjects),
                     "position": lease.position,
                     "ttl": lease.ttl,
                     "expires_in": round(lease.expires - now, 3),
                     "warned": lease.warned,
-                    **lags[lease.consumer]._asdict(),
+                    **lag._asdict(),
                 }
-                for lease in self._leases.values()
+                for lease, lag in leases
             ],
         }
 
 
-class Repeats:
-    """The ids of messages lately published, so that one sent again is known.
+class Measure:
+    """How far a reader may go from a position: at most so many wanted messages and bytes of them,
+    but one message at least. It is found out in steps, and goes on when there is more."""
 
-    Ids come in rows, ``<name>`` 0, 1, 2, …, each row published in order; of a row only the next
-    number is kept. A single id is a row of one. What was not seen for `window` seconds, and at
-    most twice as long, is forgotten, or earlier when there are too many."""
+    __slots__ = ("_journal", "_most", "_most_bytes", "_wanted", "bytes", "end", "full", "messages")
 
-    def __init__(self, window: float, clock: Callable[[], float], most: int = MOST_REPEATS) -> None:
-        self.window = window
-        self._clock = clock
-        self._most = most
-        self._young: dict[bytes, int] = {}
-        self._old: dict[bytes, int] = {}
-        self._turned = clock()
-        #: Ids forgotten before their time.
-        self.forgotten = 0
+    def __init__(
+        self,
+        journal: Journal,
+        start: int,
+        wanted: Selection,
+        messages: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        self._journal = journal
+        self._wanted = wanted
+        self._most, self._most_bytes = messages, size
+        #: The reader may go on before here, where there are so many messages and bytes for it.
+        self.end = start
+        self.messages = self.bytes = 0
+        #: Whether it is a limit that ends it, not the journal.
+        self.full = False
 
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-    def fresh(self, name: bytes, number: int = 0) -> bool:
-        """Whether this id is new; from now on it is not."""
-        young = self._young
-        if max(young.get(name, 0), self._old.get(name, 0)) > number:
+    def step(self) -> bool:
+        """Look at one segment more; False when there is nothing more to look at."""
+        self.end = max(self.end, self._journal.first)
+        if self.full or self.end >= self._journal.next:
             return False
-        young[name] = number + 1
-        if len(young) >= self._most // 2:
-            self.forgotten += len(self._old)
-            self._turn()
+        segment = self._journal.segment(self.end)
+        rows = segment.rows(self.end, segment.end, self._wanted)
+        fit = len(rows) if self._most is None else min(len(rows), self._most - self.messages)
+        if self._most_bytes is not None:
+            for i in range(fit):
+                more = segment.size(rows[i])
+                if self.bytes + more > self._most_bytes and self.messages + i > 0:
+                    fit = i
+                    break
+                self.bytes += more
+        self.messages += fit
+        self.full = fit < len(rows)
+        self.end = segment.first + rows[fit] if self.full else segment.end
         return True
-
-    def tick(self) -> None:
-        """Forget what is old; called before a batch."""
-        late = self._clock() - self._turned
-        if late >= self.window:
-            self._turn()
-        if late >= 2 * self.window:
-            self._turn()
-
-    def _turn(self) -> None:
-        self._old, self._young = self._young, {}
-        self._turned = self._clock()

@@ -3,15 +3,18 @@ messages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+#: Consumers that may hold a lease at once: a bound, not a goal.
+MOST_LEASES = 1000
 #: Speeds are measured over so many seconds at least, and about twice as many at most.
 _MEASURED = 5.0
 
 
 class LeaseError(Exception):
-    """There are too many leases already."""
+    """There are `MOST_LEASES` already."""
 
 
 class Mark(NamedTuple):
@@ -38,6 +41,8 @@ class Lease:
     ttl: float
     expires: float
     subjects: tuple[str, ...] = ()
+    #: Whose it is: nobody else's consumer of the same name.
+    user: str = ""
     #: Whether it was told of that its position is about to be overwritten.
     warned: bool = False
     #: Where it was; the older one is what speeds are measured from.
@@ -56,6 +61,54 @@ class Lease:
         passed = now - since.time
         taken = max(0, self.position - since.position)
         return Speeds(taken / passed, (next_number - since.next) / passed)
+
+
+class Leases:
+    """Those that have not expired."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._leases: dict[tuple[str, str], Lease] = {}
+
+    def __iter__(self) -> Iterator[Lease]:
+        now = self._clock()
+        for key in [key for key, lease in self._leases.items() if lease.expires <= now]:
+            del self._leases[key]
+        return iter(list(self._leases.values()))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def take(
+        self,
+        consumer: str,
+        position: int,
+        ttl: float,
+        next_number: int,
+        subjects: tuple[str, ...] = (),
+        user: str = "",
+    ) -> Lease:
+        """Take or renew one: `consumer` has read all before `position` of a journal that goes on
+        at `next_number`."""
+        key, now = (user, consumer), self._clock()
+        old = self._leases.get(key)
+        if old is None and len(self) >= MOST_LEASES:
+            raise LeaseError(f"there are {MOST_LEASES} leases already")
+        lease = Lease(consumer, position, ttl, now + ttl, subjects, user)
+        if old is not None:
+            lease.warned, lease.marks = old.warned, old.marks
+        lease.mark(now, next_number)
+        self._leases[key] = lease
+        return lease
+
+    def renew(self, consumer: str, user: str = "") -> None:
+        """Its holder is still at work."""
+        lease = self._leases.get((user, consumer))
+        if lease is not None and lease.expires > self._clock():
+            lease.expires = self._clock() + lease.ttl
+
+    def release(self, consumer: str, user: str = "") -> bool:
+        return self._leases.pop((user, consumer), None) is not None
 
 
 class Lag(NamedTuple):

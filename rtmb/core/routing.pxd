@@ -63,6 +63,7 @@ cdef class Route:
     cdef public tuple deals
     cdef public tuple others
     cdef public bint journaled
+    cdef public str text
 
 
 cdef class Routing:

@@ -181,7 +181,7 @@ class Node(Interest):
 class Route:
     """Who receives one subject, as of one generation."""
 
-    __slots__ = ("deals", "interests", "journaled", "made", "others", "share", "subject")
+    __slots__ = ("deals", "interests", "journaled", "made", "others", "share", "subject", "text")
 
     def __init__(self, subject: bytes, share: int) -> None:
         self.subject = subject
@@ -194,8 +194,9 @@ class Route:
         self.deals: tuple[tuple[Group, ...], ...] | None = None
         #: Subscriptions that other indexes found; see `Routing.others`.
         self.others: tuple[Subscription, ...] | None = None
-        #: Whether the journal keeps this subject.
+        #: Whether the journal keeps this subject, and then its text once it was needed.
         self.journaled = False
+        self.text: str | None = None
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Everyone who could receive this subject."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,8 +22,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-from rtmb.codecs import columns as frames
-from rtmb.codecs.nats import encode_headers
 from rtmb.core.subjects import is_subject
 from rtmb.spark.options import OptionError, Options
 from rtmb.spark.transport import Client, client, path
@@ -76,10 +73,10 @@ class Writing:
         done, row, link = Published(), 0, client(self.options.access)
         try:
             for batch in batches:
-                for body, count in bodies(batch, self.options, source, row):
+                for target, body, count in bodies(batch, self.options, source, row):
                     while len(link) >= self.options["maxInFlight"]:
                         _answered(link, done)
-                    link.send("POST", path("journal", "publish"), body)
+                    link.send("POST", target, body)
                     row += count
             while len(link):
                 _answered(link, done)
@@ -142,59 +139,42 @@ class BatchWriter(Writing, DataSourceArrowWriter):
 
 def bodies(
     batch: pa.RecordBatch, given: Options, source: str, first: int
-) -> Iterator[tuple[bytes, int]]:
-    """A batch of rows as bodies for the broker, and how many rows each has."""
+) -> Iterator[tuple[str, bytes, int]]:
+    """A batch of rows as bodies for the broker: where to post each, what, and how many rows it
+    has."""
     rows = batch.num_rows
     if rows > _BODY_MESSAGES or (rows > 1 and batch.nbytes > _BODY_BYTES):
         half = rows // 2
         yield from bodies(batch.slice(0, half), given, source, first)
         yield from bodies(batch.slice(half), given, source, first + half)
     elif rows:
-        yield _body(batch, given, source, first), rows
+        target = path("journal", "publish", source=source, first=first)
+        yield target, _body(batch, given), rows
 
 
-def _body(batch: pa.RecordBatch, given: Options, source: str, first: int) -> bytes:
-    rows, named = batch.num_rows, batch.schema.names
-    if given["subject"]:
-        subjects, which = [given["subject"]], bytes(4 * rows)
-    else:
-        column = batch.column("subject")
-        if column.null_count:
-            raise ValueError("a row has no subject")
-        coded = column.cast(pa.string()).dictionary_encode()
-        subjects = coded.dictionary.to_pylist()
-        which = frames.numbers("i", coded.indices.to_pylist())
-    blocks: tuple[frames.Buffer, frames.Buffer] = (b"", b"")
-    if "headers" in named and batch.column("headers").null_count < rows:
-        found = [
-            encode_headers([(k, v or "") for k, v in pairs]) if pairs else b""
-            for pairs in batch.column("headers").to_pylist(maps_as_pydicts=None)
-        ]
-        blocks = _texts(pa.array(found, pa.binary()))
-    ids: tuple[frames.Buffer, frames.Buffer] = (b"", b"")
+def _body(batch: pa.RecordBatch, given: Options) -> bytes:
+    """Rows as an Arrow stream with the columns that the broker takes."""
+    columns = {"subject": _subjects(batch, given), "data": batch.column("data")}
+    if "headers" in batch.schema.names:
+        columns["headers"] = batch.column("headers")
     if given["idColumn"]:
-        column = batch.column(given["idColumn"])
-        if column.null_count:
+        ids = batch.column(given["idColumn"])
+        if ids.null_count:
             raise ValueError(f"a row has no {given['idColumn']}, which is its id")
-        ids = _texts(column.cast(pa.string()))
-    data = _texts(batch.column("data").fill_null(b"" if _is_binary(batch) else ""))
-    described = {"rows": rows, "subjects": subjects, "source": source, "first": first}
-    return b"".join(frames.encode(described, [which, *data, *blocks, *ids]))
+        columns["id"] = ids.cast(pa.string())
+    found = pa.RecordBatch.from_pydict(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, found.schema) as stream:
+        stream.write_batch(found)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
 
 
-def _is_binary(batch: pa.RecordBatch) -> bool:
-    kind = batch.schema.field("data").type
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _texts(column: pa.Array) -> tuple[frames.Buffer, frames.Buffer]:
-    """A column of texts as its offsets, from 0 on, and its bytes."""
-    column = column.cast(pa.binary())
-    _, starts, data = column.buffers()
-    if len(column) == 0 or starts is None:
-        return frames.numbers("i", [0]), b""
-    here = memoryview(starts).cast("B").cast("i")[column.offset : column.offset + len(column) + 1]
-    begin, end = here[0], here[-1]
-    moved = array("i", [start - begin for start in here]) if begin else here
-    whole = memoryview(data).cast("B")[begin:end] if data is not None else b""
-    return frames.numbers("i", moved), whole
+def _subjects(batch: pa.RecordBatch, given: Options) -> pa.Array:
+    if given["subject"]:
+        which = pa.array(bytes(batch.num_rows), pa.uint8())
+        return pa.DictionaryArray.from_arrays(which, [given["subject"]])
+    column = batch.column("subject")
+    if column.null_count:
+        raise ValueError("a row has no subject")
+    return column.cast(pa.string()).dictionary_encode()

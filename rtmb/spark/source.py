@@ -7,6 +7,7 @@ broker that it belongs to. What is lost is told as it was asked for (`onDataLoss
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import time
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -33,28 +35,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rtmb.codecs import columns as frames
-from rtmb.codecs.nats import decode_headers
+from rtmb.codecs import arrow
 from rtmb.spark import options
 from rtmb.spark.options import OptionError, Options
-from rtmb.spark.transport import BrokerError, Client, client, path
+from rtmb.spark.transport import BrokerError, Client, UnreachableError, client, path, pause
 
-SCHEMA = (
-    "subject string, data binary, headers map<string, string>, reply string, seq bigint, "
-    "timestamp timestamp, door string"
-)
-_HEADERS = pa.map_(pa.string(), pa.string())
+#: The journal's columns as Spark has them: it knows no dictionaries.
 ARROW_SCHEMA = pa.schema(
     [
-        ("subject", pa.string()),
-        ("data", pa.binary()),
-        ("headers", _HEADERS),
-        ("reply", pa.string()),
-        ("seq", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("door", pa.string()),
+        field.with_type(field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+        for field in pa.ipc.read_schema(pa.py_buffer(arrow.SCHEMA))
     ]
 )
+SCHEMA = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in from_arrow_schema(ARROW_SCHEMA))
 #: The subject of the row that stands for messages lost, with `onDataLoss` as ``record``.
 GAP_SUBJECT = "!journal/gap"
 #: A partition has about so many messages, as long as there are not too many partitions.
@@ -166,43 +159,32 @@ class Reading:
         if partition.old is not None:
             yield from self.old_epoch(partition.epoch, partition.old)
             return
-        link = self.client
-        try:
-            yield from self._read(link, partition)
-        finally:
-            if len(link):
-                link.close()  # no one is there for the answers
-
-    def _read(self, link: Client, part: Range) -> Iterator[pa.RecordBatch]:
-        link.send("GET", self._target(part, part.start))
-        position = part.start
+        position = begun = partition.start
+        tries = 0
         while True:
             try:
-                body = link.receive()
+                for batch, behind in self._read(partition, position):
+                    position = behind
+                    yield batch
+                return
             except BrokerError as error:
                 if error.status != 409:
                     raise
-                yield from self.old_epoch(part.epoch, position, part.end)
+                yield from self.old_epoch(partition.epoch, position, partition.end)
                 return
-            (told, _), *batches = frames.decode(body)
-            then: int = told["then"]
-            if then < part.end:
-                if then <= position:
-                    raise DataLossError(
-                        f"the journal ends at {then}, before {part.end}: it is not the one that "
-                        "this query has read"
-                    )
-                link.send("GET", self._target(part, then))
-            if told["lost"] is not None:
-                yield from self.lost(part.epoch, *told["lost"])
-            for described, columns in batches:
-                yield to_batch(described, columns)
-            if then >= part.end:
-                return
-            position = then
+            except (OSError, http.client.HTTPException, pa.ArrowInvalid) as error:
+                if position > begun:
+                    begun, tries = position, 0
+                if tries >= self.options["retries"]:
+                    raise UnreachableError(
+                        f"the answer from {', '.join(self.options['servers'])} breaks off: {error}"
+                    ) from None
+                pause(tries)
+                tries += 1
 
-    def _target(self, part: Range, start: int) -> str:
-        return path(
+    def _read(self, part: Range, start: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Batches from a position on, each with the position behind it."""
+        target = path(
             "journal",
             epoch=part.epoch,
             from_=start,
@@ -211,6 +193,21 @@ class Reading:
             headers=None if self.options["includeHeaders"] else 0,
             consumer=self.options["consumer"] or None,
         )
+        with self.client.stream(target) as answer:
+            end = int(answer.headers["rtmb-to"])
+            if end < part.end:
+                raise DataLossError(
+                    f"the journal ends at {end}, before {part.end}: it is not the one that this "
+                    "query has read"
+                )
+            lost = answer.headers["rtmb-lost"]
+            if lost is not None:
+                first, last = map(int, lost.split("-"))
+                for batch in self.lost(part.epoch, first, last + 1):
+                    yield batch, last + 1
+            with pa.ipc.open_stream(answer) as batches:
+                for batch in batches:
+                    yield plain(batch), batch.column("seq")[-1].as_py() + 1
 
     # What is gone
 
@@ -429,54 +426,13 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 # Arrow
 
 
-def to_batch(described: Mapping[str, Any], columns: list[memoryview]) -> pa.RecordBatch:
-    """A frame as Arrow has it; the numbers and payloads stay where they are."""
-    rows: int = described["rows"]
-    seqs, times, subjects, doors, starts, data, reply_starts, replies, block_starts, blocks = (
-        pa.py_buffer(column) for column in columns
-    )
-
-    def texts(kind: pa.DataType, starts: pa.Buffer, data: pa.Buffer) -> pa.Array:
-        return pa.Array.from_buffers(kind, rows, [None, starts, data])
-
-    def named(numbers: pa.Buffer, names: list[str]) -> pa.Array:
-        which = pa.Array.from_buffers(pa.int32(), rows, [None, numbers])
-        return pa.DictionaryArray.from_arrays(which, pa.array(names, pa.string())).cast(pa.string())
-
-    headers, reply = pa.nulls(rows, _HEADERS), pa.nulls(rows, pa.string())
-    if block_starts.size:
-        blocks_here = texts(pa.binary(), block_starts, blocks).to_pylist()
-        headers = pa.array([_header_map(block) for block in blocks_here], _HEADERS)
-    if reply_starts.size:
-        reply = texts(pa.binary(), reply_starts, replies)
-        given = [raw.decode("utf-8", "replace") or None for raw in reply.to_pylist()]
-        reply = pa.array(given, pa.string())
-    return pa.RecordBatch.from_arrays(
-        [
-            named(subjects, described["subjects"]),
-            texts(pa.binary(), starts, data),
-            headers,
-            reply,
-            pa.Array.from_buffers(pa.int64(), rows, [None, seqs]),
-            pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, times]),
-            named(doors, described["doors"]),
-        ],
-        schema=ARROW_SCHEMA,
-    )
-
-
-def _header_map(block: bytes) -> list[tuple[str, str]] | None:
-    """A header block as a map: names as written, repeats joined as HTTP does."""
-    if not block:
-        return None
-    found: dict[str, str] = {}
-    for name, value in decode_headers(block):
-        found[name] = f"{found[name]}, {value}" if name in found else value
-    return [(_readable(name), _readable(value)) for name, value in found.items()]
-
-
-def _readable(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of the journal without dictionaries."""
+    columns = [
+        column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def gap(facts: Mapping[str, Any]) -> pa.RecordBatch:

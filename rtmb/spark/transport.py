@@ -15,6 +15,8 @@ import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode, urlsplit
@@ -82,6 +84,11 @@ def path(*parts: str, **query: Any) -> str:
     given = {name.rstrip("_"): value for name, value in query.items() if value is not None}
     text = "/" + "/".join(quote(part, safe="") for part in parts)
     return f"{text}?{urlencode(given, doseq=True)}" if given else text
+
+
+def pause(tries: int) -> None:
+    """Wait before the next try, longer each time."""
+    time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**tries))
 
 
 class Call(NamedTuple):
@@ -158,15 +165,33 @@ class Client:
 
     def receive(self) -> bytes:
         """The answer to the oldest request that has none."""
+        return self._receive()[1]
+
+    @contextmanager
+    def stream(self, target: str) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a GET, to be read as it comes. Whoever reads it tries again if that
+        fails; only to begin it is tried again here."""
+        self.send("GET", target)
+        response, _ = self._receive(whole=False)
+        try:
+            yield response
+            response.read()  # what ends it
+        except BaseException:
+            self._disconnect()
+            raise
+        if response.will_close:
+            self._disconnect()
+
+    def _receive(self, whole: bool = True) -> tuple[http.client.HTTPResponse, bytes]:
         call = self._waiting[0]
         tries = 0
         while True:
             kept = self._used and self._connection is not None
             try:
-                status, body = self._try(call)
-                if status not in _PASSING:
+                response, body = self._try(call, whole)
+                if response.status not in _PASSING:
                     break
-                problem: object = f"HTTP {status}"
+                problem: object = f"HTTP {response.status}"
             except (OSError, http.client.HTTPException) as error:
                 problem = error
             self._disconnect()
@@ -178,25 +203,27 @@ class Client:
                 ) from None
             if not kept:  # one that was kept may just have been idle for too long
                 self._turn += 1
-                time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**tries))
+                pause(tries)
                 tries += 1
         self._waiting.popleft()
-        if status >= 400:
-            raise _refused(status, body)
-        return body
+        if response.status >= 400:
+            raise _refused(response.status, body)
+        return response, body
 
-    def _try(self, call: Call) -> tuple[int, bytes]:
+    def _try(self, call: Call, whole: bool) -> tuple[http.client.HTTPResponse, bytes]:
         if self._connection is None:
             self._connect()
         assert self._connection is not None
         self._connection.sock.settimeout(self.access.timeout + call.patience)
         response = http.client.HTTPResponse(cast(Any, self._reader), method=call.method)
         response.begin()
-        body = response.read()
         self._used = True
+        if not whole and response.status < 400:
+            return response, b""
+        body = response.read()
         if response.will_close:
             self._disconnect()
-        return response.status, body
+        return response, body
 
     def _connect(self) -> None:
         """Connect, and send all that has no answer yet."""

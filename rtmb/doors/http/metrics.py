@@ -143,10 +143,12 @@ class Collector(PrometheusCollector):
             ("lost", "Messages overwritten before a consumer read them"),
             ("time_left", "Seconds until a consumer loses messages at the present rates"),
         ):
-            gauge = GaugeMetricFamily(f"rtmb_journal_consumer_{name}", what, labels=["consumer"])
+            gauge = GaugeMetricFamily(
+                f"rtmb_journal_consumer_{name}", what, labels=["consumer", "user"]
+            )
             for lease in stats["leases"]:
                 if lease[name] is not None:
-                    gauge.add_metric([lease["consumer"]], lease[name])
+                    gauge.add_metric([lease["consumer"], lease["user"]], lease[name])
             yield gauge
 
 

@@ -18,7 +18,7 @@ from rtmb.spark.jobs.messages import matching
 from rtmb.spark.jobs.store import Archive
 from rtmb.spark.options import Options
 from rtmb.spark.sink import bodies
-from rtmb.spark.transport import client, path
+from rtmb.spark.transport import client
 
 #: Messages that are due within so many seconds of each other go together.
 _TOGETHER = 0.002
@@ -112,8 +112,8 @@ def publisher(
         assert task is not None
         source, link, count = f"{run}/{task.partitionId()}", client(options.access), 0
         for part in parts(rows, pace):
-            for body, size in bodies(_batch(part), options, source, count):
-                link.call("POST", path("journal", "publish"), body)
+            for target, body, size in bodies(_batch(part), options, source, count):
+                link.call("POST", target, body)
                 count += size
         yield count
 

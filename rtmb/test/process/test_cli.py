@@ -177,7 +177,7 @@ class AccessTests(WithServer):
         self.fails(4, r"nats://127.0.0.1:\d+: .*Authorization Violation.*", "pub", "open.x",
                    "--password", "wrong")  # fmt: skip
         found = self.rtmb("bench", "--password", "wrong")
-        self.assertEqual(found.returncode, 1)
+        self.assertEqual(found.returncode, 4)
         self.assertRegex(found.stderr, rb"\Artmb: 127.0.0.1:\d+: the server said .*Authorization")
 
     def test_what_is_not_allowed(self) -> None:
@@ -221,6 +221,12 @@ class SecureTests(SynchronousTestCase):
                 (2, [*with_ca, "--tls-cert", cert, "--tls-key", str(place / "seed")]),
             ):
                 found = rtmb(*arguments)
+                self.assertEqual(found.returncode, status, found)
+                self.assertNotIn(b"Traceback", found.stderr)
+            # `bench` makes its load without the client, and knows all of that too.
+            bench = ["bench", "--messages", "2000", "--json", *with_cert[2:]]
+            for status, seed in ((0, "seed"), (4, "wrong")):
+                found = rtmb(*bench, "--nkey", str(place / seed))
                 self.assertEqual(found.returncode, status, found)
                 self.assertNotIn(b"Traceback", found.stderr)
 

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.cli.bench_worker import BenchPlan, BenchProblem, BenchServer, RoundProgress, RoundResult
 from rtmb.cli.bench_worker import Event as WorkerEvent
+from rtmb.test.support.certificates import tls_broker
 from rtmb.test.support.commands import Terminal, rtmb, shared
 from rtmb.test.support.files import folder
 from rtmb.test.support.processes import (
@@ -129,14 +130,39 @@ class NumberTests(WithBroker):
         self.assertEqual({row["published"] for row in rows}, {"2000"})
 
     def test_what_goes_wrong_is_one_line(self) -> None:
-        for arguments, line in (
-            (["-s", "127.0.0.1:1"], rb"127.0.0.1:1: [^\n]*refused"),
-            (["-s", self.broker.url, "--compare", "127.0.0.1:1"], rb"127.0.0.1:1: [^\n]*refused"),
-            (["-s", self.broker.url, "--size", "2MiB"], rb"127[^\n]*at most 1,048,576 bytes"),
+        url = self.broker.url
+        secure = url.replace("nats://", "tls://")
+        for status, arguments, line in (
+            (4, ["-s", "127.0.0.1:1"], rb"127.0.0.1:1: [^\n]*refused"),
+            (4, ["-s", url, "--compare", "127.0.0.1:1"], rb"127.0.0.1:1: [^\n]*refused"),
+            (4, ["-s", secure], rb"127[^\n]*: the server has no TLS"),
+            (1, ["-s", url, "--size", "2MiB"], rb"127[^\n]*at most 1,048,576 bytes"),
         ):
             found = rtmb("bench", *arguments)
-            self.assertEqual(found.returncode, 1)
+            self.assertEqual(found.returncode, status)
             self.assertRegex(found.stderr, rb"\Artmb: " + line + rb"\n\Z")
+
+
+class TlsTests(SynchronousTestCase):
+    def test_both_ways_to_measure(self) -> None:
+        """As fast as it goes and at a rate; asked for, and because the server wants it."""
+        with tls_broker(self) as (broker, ca):
+            for scheme in ("tls", "nats"):
+                for more in ((), ("--rate", "2000"), ("--sub", "0"), ("--pub", "3", "--sub", "2")):
+                    with self.subTest(scheme=scheme, more=more):
+                        url = f"{scheme}://localhost:{broker.port}"
+                        arguments = ("-s", url, "--tls-ca", ca, "--messages", "3000", *more)
+                        found = rtmb("bench", *arguments, "--size", "2KiB", "--json")
+                        self.assertEqual((found.returncode, found.stderr), (0, b""))
+                        [row] = json.loads(found.stdout)["rounds"]
+                        self.assertEqual(row["published"], 3000)
+
+    def test_a_stranger(self) -> None:
+        with tls_broker(self) as (broker, _):
+            found = rtmb("bench", "-s", f"tls://localhost:{broker.port}")
+        self.assertEqual(found.returncode, 4)
+        line = rb"\Artmb: localhost:\d+: its certificate is not trusted\n\Z"
+        self.assertRegex(found.stderr, line)
 
 
 class StallTests(SynchronousTestCase):
@@ -145,7 +171,7 @@ class StallTests(SynchronousTestCase):
         messages that were due meanwhile have waited, though hardly any was on its way."""
         with BrokerProcess() as broker:
             plan = BenchPlan(
-                servers=[BenchServer("127.0.0.1", broker.port)],
+                servers=[BenchServer(url=broker.url)],
                 publishers=1,
                 subscribers=1,
                 size=64,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import gzip
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -102,6 +106,32 @@ class MessageTests(WithServer):
         with self.subscribed("silence") as sub:
             self.assertEqual(sub.interrupt(), 130)
             self.assertEqual(sub.err.data, b"rtmb: subscribed to silence\n")
+
+    def test_ctrl_c_before_there_is_a_payload(self) -> None:
+        for command in ("pub", "request"):
+            process = subprocess.Popen(
+                [*RTMB, command, "x", "-"],
+                env=environment(self.env),
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            with process:
+                self.addCleanup(process.kill)
+                assert process.stdin is not None
+                assert process.stderr is not None
+                process.stdin.write(b"x")
+                process.stdin.flush()
+                self.wait_until_read(process.stdin.fileno())
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(PATIENCE), 130)
+                self.assertEqual(process.stderr.read(), b"")
+
+    def wait_until_read(self, pipe: int) -> None:
+        """Wait until nothing is left in a pipe: who reads it has got it and waits for more."""
+        end = time.monotonic() + PATIENCE
+        while fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
 
     def test_sigterm(self) -> None:
         with self.subscribed("silence") as sub:
@@ -281,7 +311,12 @@ class MessageTests(WithServer):
             record.err.expect(b"recording")
             self.check("pub", "std", "x")
             self.assertEqual(record.wait(), 0)
-            self.assertEqual(json.loads(record.out.data.splitlines()[1])["payload"], "x")
+            [line] = record.out.data.splitlines()  # messages and nothing else: | jq .subject
+            self.assertEqual(json.loads(line)["subject"], "std")
+        path = folder(self) / "piped.jsonl"
+        path.write_bytes(record.out.data)
+        [message] = self.replayed("std", 1, str(path))
+        self.assertEqual(message["payload"], "x")
 
     def test_a_file_that_is_cut_off(self) -> None:
         lines = [{"t": 0, "subject": "cut", "payload": f"{n} {n * 7919}"} for n in range(500)]
@@ -352,3 +387,34 @@ class HistoryTests(WithServer):
         ):
             found = self.rtmb("sub", "hist", "--raw", *arguments)
             self.assertEqual((found.returncode, found.stdout), (0, expected))
+
+    def test_the_past_is_told_from_the_present(self) -> None:
+        for word in ("one", "two"):
+            self.check("pub", "told.apart", word)
+        for option in (["--last"], ["--replay", "2"]):
+            count = len(option) + 1
+            arguments = ["told.apart", *option, "--count", str(count)]
+            with self.subscribed(*arguments) as pretty, self.subscribed(*arguments, "--json") as it:
+                self.check("pub", "told.apart", "live")
+                self.assertEqual((pretty.wait(), it.wait()), (0, 0))
+            lines = pretty.out.data.decode().splitlines()
+            for line in lines[:-1]:
+                self.assertRegex(line, r"^earlier       told\.apart  (one|two|live)$")
+            self.assertRegex(lines[-1], r"^\d\d:\d\d:\d\d\.\d{3}  told\.apart  live$")
+            messages = [json.loads(line) for line in it.out.data.splitlines()]
+            marks = [message.get("replayed", False) for message in messages]
+            self.assertEqual(marks, [True] * (count - 1) + [False])
+
+    def test_head_ends_it(self) -> None:
+        """`rtmb sub x --last | head -1` ends though nothing more comes that could be printed."""
+        self.check("pub", "head", "x")
+        line = f"{shlex.join(RTMB)} sub head --last --raw | head -1; echo ${{PIPESTATUS[0]}}"
+        found = subprocess.run(
+            ["bash", "-c", line],
+            env=environment(self.env),
+            capture_output=True,
+            timeout=2 * PATIENCE,
+            check=True,
+        )
+        self.assertEqual(found.stdout, b"x\n141\n")
+        self.assertNotIn(b"Traceback", found.stderr)

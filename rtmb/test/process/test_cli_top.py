@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rtmb.test.support.certificates import tls_broker
 from rtmb.test.support.commands import Terminal, rtmb
 from rtmb.test.support.processes import (
     NATS_SERVER,
@@ -44,7 +46,7 @@ class RtmbTests(SynchronousTestCase):
             top.sees(r"^2 connections by out\n +cid  name ")
             top.sees(r"^ +\d+  the reader +nats +1 +0 B ")
             writer.publish("weather.oslo", b"rain\x1b[2J")
-            top.sees(r"^\d+ subjects\n +subject .*\n +weather.oslo +[\d.]+ +\d+ +1 +rain\\x1b\[2J")
+            top.sees(r"^1 subjects\n +subject .*\n +weather.oslo +[\d.]+ +\d+ +1 +rain\\x1b\[2J")
             top.sees(r"^q quit   s sort")
             for sort in ("in", "pending", "subs", "cid", "out"):
                 top.types("s")
@@ -68,9 +70,25 @@ class RtmbTests(SynchronousTestCase):
         found = json.loads(rtmb("top", "--http", self.url, *arguments).stdout)
         self.assertEqual([c["name"] for c in found["connections"]], ["many", "few"])
         self.assertEqual(found["connections"][0]["out_msgs_per_second"], 0)
-        # The broker's own come last.
-        self.assertEqual((found["topics"][0]["name"], found["topics"][0]["messages"]),
-                         ("many.1", 1000))  # fmt: skip
+        self.assertEqual(
+            [(topic["name"], topic["messages"]) for topic in found["topics"]], [("many.1", 1000)]
+        )
+
+    def test_the_brokers_own_subjects_are_hidden_unless_asked_for(self) -> None:
+        self.client("writer").publish("mine", b"x")
+        self.broker.stop()
+        self.broker = BrokerProcess("--metrics-interval", "0.1")
+        self.addCleanup(self.broker.stop)
+        writer = self.client("writer")
+        writer.subscribe("!system/metrics/connections")
+        writer.publish("mine", b"x")
+        writer.read_until(b"MSG !system/metrics/")
+        url = f"http://127.0.0.1:{self.broker.http_port}"
+        for more, own in (([], False), (["--system"], True)):
+            found = rtmb("top", "--http", url, "--json", "--interval", "50ms", *more)
+            names = [topic["name"] for topic in json.loads(found.stdout)["topics"]]
+            self.assertEqual(names[0], "mine")  # the broker's own come last
+            self.assertEqual(any(name.startswith("!system/") for name in names[1:]), own)
 
     def test_a_slow_consumer_is_red(self) -> None:
         self.broker.stop()
@@ -104,9 +122,55 @@ class RtmbTests(SynchronousTestCase):
             url = found[1].decode()
             refused = rtmb("top", "--http", url, "--once")
             self.assertEqual(refused.returncode, 4)
-            self.assertRegex(refused.stderr, rb"\Artmb: \S+ wants another --api-key\n\Z")
+            self.assertRegex(refused.stderr, rb"\Artmb: \S+ does not let us in: see --api-key, ")
             arguments = ["top", "--http", url, "--once", "--interval", "50ms"]
             self.assertEqual(rtmb(*arguments, "--api-key", "secret").returncode, 0)
+
+    def test_users_and_tokens(self) -> None:
+        config = '[[auth.users]]\nuser = "ann"\npassword = "p"\n'
+        for settings, login, wrong in (
+            (config, ("--user", "ann", "--password", "p"), ("--user", "ann")),
+            ('token = "t"\n', ("--token", "t"), ("--token", "u")),
+        ):
+            with BrokerProcess(config=settings) as broker:
+                url = f"http://127.0.0.1:{broker.http_port}"
+                arguments = ["top", "--http", url, "--once", "--interval", "50ms"]
+                for status, said in ((0, login), (4, wrong), (4, ())):
+                    self.assertEqual(rtmb(*arguments, *said).returncode, status, said)
+                env = {"NATS_" + said[2:].upper(): value for said, value in pairs(login)}
+                self.assertEqual(rtmb(*arguments, env=env).returncode, 0)
+
+    def test_tls(self) -> None:
+        with tls_broker(self) as (broker, ca):
+            url = f"https://localhost:{broker.http_port}"
+            arguments = ["top", "--http", url, "--once", "--interval", "50ms"]
+            self.assertEqual(rtmb(*arguments, "--tls-ca", ca).returncode, 0)
+            for more, line in (
+                ([], rb"cannot be used: its certificate is not trusted"),
+                (["--http", url.replace("https", "http")], rb"does not answer in HTTP"),
+            ):
+                found = rtmb(*arguments, *more)
+                self.assertEqual(found.returncode, 4)
+                self.assertRegex(found.stderr, rb"\Artmb: \S+ " + line + rb"\n\Z")
+
+    def test_tls_where_there_is_none(self) -> None:
+        """What OpenSSL says is told in words, not as the list that it is in."""
+        address = f"127.0.0.1:{self.broker.port}"
+        for arguments, line in (
+            (
+                ["top", "--once", "--http", f"https://{address}"],
+                rb"\S+ cannot be used: TLS failed: [a-z ]+",
+            ),
+            (["pub", "x", "-s", f"wss://{address}"], rb"\S+: TLS failed: [a-z ]+"),
+        ):
+            found = rtmb(*arguments)
+            self.assertEqual(found.returncode, 4)
+            self.assertRegex(found.stderr, rb"\Artmb: " + line + rb"\n\Z")
+
+
+def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options and their values."""
+    return zip(arguments[::2], arguments[1::2], strict=True)
 
 
 class NatsServerTests(SynchronousTestCase):

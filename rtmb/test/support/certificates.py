@@ -5,11 +5,17 @@ from __future__ import annotations
 import datetime
 import functools
 import ipaddress
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from rtmb.test.support.files import folder
+from rtmb.test.support.processes import BrokerProcess
 
 
 class Authority:
@@ -62,3 +68,14 @@ def made() -> dict[str, bytes]:
     for name, authority in (("server", ours), ("client", ours), ("stranger", others)):
         files[f"{name}.pem"], files[f"{name}.key"] = authority.issue(name)
     return files
+
+
+@contextmanager
+def tls_broker(test: unittest.TestCase, *arguments: str) -> Iterator[tuple[BrokerProcess, str]]:
+    """A broker that requires TLS, and the file with the authority of its certificate."""
+    place = folder(test)
+    for name in ("ca.pem", "server.pem", "server.key"):
+        (place / name).write_bytes(made()[name])
+    cert, key = str(place / "server.pem"), str(place / "server.key")
+    with BrokerProcess("--tls-cert", cert, "--tls-key", key, *arguments) as broker:
+        yield broker, str(place / "ca.pem")

@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, cast
 
+import pyarrow as pa
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import StringTransport
 from twisted.web.server import Request
 
 from rtmb.auth import ANYONE, User
-from rtmb.codecs import columns as frames
+from rtmb.codecs import arrow
 from rtmb.core.message import Message
+from rtmb.core.segments import Batch
 from rtmb.doors.http.site import HttpService
 from rtmb.test.support.memory import MemoryBroker
 
+HEADERS = pa.map_(pa.string(), pa.string())
 
-def rows_of(body: bytes | list[frames.Buffer]) -> list[dict[str, Any]]:
-    """The messages of frames, one by one."""
-    whole = body if isinstance(body, bytes) else b"".join(body)
-    found = []
-    for described, columns in frames.decode(whole):
-        n = described.get("rows")
-        if n is None:
-            continue
-        texts = columns[4:]
-        data, replies, headers = (
-            frames.spans(texts[i], texts[i + 1], n) if len(texts[i]) else [b""] * n
-            for i in (0, 2, 4)
-        )
-        numbers = [frames.from_numbers(c, v) for c, v in zip("qqii", columns[:4], strict=True)]
-        for i in range(n):
-            found.append(
-                {
-                    "seq": numbers[0][i],
-                    "time": numbers[1][i] / 1e6,
-                    "subject": described["subjects"][numbers[2][i]],
-                    "door": described["doors"][numbers[3][i]],
-                    "data": data[i],
-                    "reply": replies[i],
-                    "headers": headers[i],
-                }
-            )
+
+def rows_of(body: bytes) -> list[dict[str, Any]]:
+    """The messages of an Arrow stream, one by one."""
+    found: list[dict[str, Any]] = pa.ipc.open_stream(body).read_all().to_pylist()
+    for row in found:
+        row["headers"] = dict(row["headers"]) if row["headers"] is not None else None
     return found
+
+
+def written(batches: Iterable[Batch | None], headers: bool = True) -> bytes:
+    """Batches as an Arrow stream."""
+    writer = arrow.StreamWriter(headers)
+    pieces = [writer.start()]
+    for batch in batches:
+        if batch is not None:
+            pieces += writer.batch(batch)
+    return b"".join([*pieces, writer.end()])
 
 
 class Http:
@@ -52,6 +46,8 @@ class Http:
         self.memory = MemoryBroker(no_msgpack=True, **settings)
         self.hub, self.clock = self.memory.hub, self.memory.clock
         self.user = ANYONE
+        #: The headers of the last answer, in lower case.
+        self.told: dict[str, str] = {}
         service = self.memory.broker.doors["http"]
         assert isinstance(service, HttpService)
         self._site = service.site
@@ -72,8 +68,8 @@ class Http:
     def is_foreign(self, request: Request) -> bool:
         return False
 
-    def send(self, method: str, target: str, body: bytes = b"") -> None:
-        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    def send(self, method: str, target: str, body: bytes = b"", more: str = "") -> None:
+        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
         self.channel.dataReceived(head.encode() + body)
 
     def answer(self) -> tuple[int, bytes] | None:
@@ -83,6 +79,7 @@ class Http:
         if not found:
             return None
         fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        self.told = {name.decode(): value.decode() for name, value in fields.items()}
         if b"content-length" in fields:
             length = int(fields[b"content-length"])
             body, rest = rest[:length], rest[length:]
@@ -96,12 +93,14 @@ class Http:
         self.transport.write(rest)
         return int(head.split()[1]), body
 
-    def call(self, method: str, target: str, body: bytes = b"") -> tuple[int, Any]:
-        self.send(method, target, body)
+    def call(self, method: str, target: str, body: bytes = b"", more: str = "") -> tuple[int, Any]:
+        self.send(method, target, body, more)
         found = self.answer()
         assert found is not None, "no answer"
         status, said = found
-        return status, json.loads(said) if said[:1] == b"{" else said
+        if self.told["content-type"] == "application/json":
+            return status, json.loads(said)
+        return status, said
 
     def get(self, target: str) -> Any:
         status, said = self.call("GET", target)
@@ -113,22 +112,17 @@ class Http:
             self.hub.publish(Message(subject, payload, door="test"))
 
 
-def batch(
-    on: list[str], payloads: list[bytes], *, source: str = "q/0/0", first: float = 0,
-    ids: list[bytes] | None = None, headers: list[bytes] | None = None, **more: Any,
-) -> bytes:  # fmt: skip
+def batch(on: list[Any], payloads: list[Any], **more: list[Any]) -> bytes:
     """A body for ``/journal/publish``."""
+    columns = {"subject": on, "data": payloads, **more}
+    kinds = {"headers": HEADERS}
+    return arrow_stream({k: pa.array(v, kinds.get(k)) for k, v in columns.items()})
 
-    def texts(values: list[bytes] | None) -> list[frames.Buffer]:
-        if values is None:
-            return [b"", b""]
-        ends = [sum(map(len, values[:i])) for i in range(len(values) + 1)]
-        return [frames.numbers("i", ends), b"".join(values)]
 
-    names = list(dict.fromkeys(on))
-    described = {
-        "rows": len(on), "subjects": names, "source": source, "first": first, **more,
-    }  # fmt: skip
-    which = frames.numbers("i", [names.index(s) for s in on])
-    columns = [which, *texts(payloads), *texts(headers), *texts(ids)]
-    return b"".join(frames.encode(described, columns))
+def arrow_stream(columns: dict[str, Any], **options: Any) -> bytes:
+    found = pa.RecordBatch.from_pydict(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, found.schema, options=pa.ipc.IpcWriteOptions(**options)) as stream:
+        stream.write_batch(found)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body

@@ -36,7 +36,7 @@ class Plain(Session):
     door = "odd"
     echo = True
     stalled = False
-    pending = 0  # type: ignore[assignment]
+    pending = 0
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(Roster(broker))

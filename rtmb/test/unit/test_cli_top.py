@@ -6,7 +6,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.cli.top import Frame, MonitoringReading, _bytes, _number
+from rtmb.cli.monitoring import Frame, MonitoringReading
+from rtmb.cli.top import _bytes, _number
 
 
 class FrameTests(SynchronousTestCase):

@@ -138,6 +138,11 @@ class WireTests(Script):
         """INFO may change how much fits."""
         self.client.publish("a", b"x" * 100)
         self.assertRaises(PayloadTooLarge, self.client.publish, "a", b"x" * 101)
+        for payload in (17, None, ["x"]):
+            with self.assertRaisesRegex(TypeError, "bytes or text, not (int|NoneType|list)"):
+                self.client.publish("a", payload)  # type: ignore[arg-type]
+            asking = self.client.request("a", payload)  # type: ignore[arg-type]
+            self.failureResultOf(asking, TypeError)
         self.assertRaises(PayloadTooLarge, self.client.publish, "a", b"x" * 90, headers={"A": "b"})
         self.connection.dataReceived(b'INFO {"max_payload": 200}\r\n')
         self.client.publish("a", b"x" * 101)

@@ -1,18 +1,25 @@
-"""Tests for `rtmb.doors.http.journal`: the journal's resources."""
+"""Tests for `rtmb.doors.http.journal` and its neighbours: the journal's resources."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.auth import Rule, User
-from rtmb.codecs import columns as frames
+from rtmb.auth import ANYONE, Rule, User
+from rtmb.codecs.arrow_reader import ArrowError, read_rows
 from rtmb.config import SettingsError
-from rtmb.test.support.journal import Http, batch, rows_of
+from rtmb.core.message import Message
+from rtmb.core.segments import Segment, Selection
+from rtmb.doors.http import journal_wait
+from rtmb.test.support.journal import Http, arrow_stream, batch, rows_of
 
 
 class HttpTests(SynchronousTestCase):
@@ -43,7 +50,7 @@ class HttpTests(SynchronousTestCase):
         self.assertEqual(
             [int(row["data"]) for row in rows if row["subject"] == "a"], list(range(99))
         )
-        self.assertEqual([rows[50]["data"], rows[51]["reply"]], [b"x", b"r"])
+        self.assertEqual([rows[50]["data"], rows[51]["reply"]], [b"x", "r"])
         self.assertEqual({row["door"] for row in rows}, {"nats"})
 
     def test_range(self) -> None:
@@ -59,21 +66,53 @@ class HttpTests(SynchronousTestCase):
         parts = [read(f"from=3&to=18&partition={i}/4") for i in range(4)]
         self.assertEqual([seq for part in parts for seq in part], list(range(3, 18)))
         self.assertTrue(all(parts))
-        (told, _), *_ = frames.decode(self.http.get("/journal?from=5&to=8&limit=2"))
+        self.http.get("/journal?from=5&to=8&limit=2")
         wanted = {
-            "epoch": self.journal.epoch, "first": 1, "next": 21, "from": 5, "to": 8, "then": 7,
-            "lost": None, "sizes": [],
+            "rtmb-epoch": self.journal.epoch, "rtmb-first": "1", "rtmb-next": "21",
+            "rtmb-from": "5", "rtmb-to": "8", "content-type": "application/vnd.apache.arrow.stream",
         }  # fmt: skip
-        self.assertEqual(told, wanted)
+        self.assertEqual({name: self.http.told[name] for name in wanted}, wanted)
+        self.assertNotIn("rtmb-lost", self.http.told)
+
+    def test_json_lines(self) -> None:
+        """By what the caller accepts, or an option; a line for each message."""
+        self.http.publish("a", b'{"n": 1.50}', b"text", b"\xff", b"")
+        block = b"NATS/1.0\r\nA: b\r\n\r\n"
+        self.http.hub.publish(Message("b", b"7", reply="r", headers=block, door="nats"))
+        for target, more in (
+            ("/journal?format=json", ""),
+            ("/journal", "Accept: application/x-ndjson\r\n"),
+            ("/journal", "Accept: application/json\r\n"),
+        ):
+            status, said = self.http.call("GET", target, b"", more)
+            self.assertEqual(
+                (status, self.http.told["content-type"]), (200, "application/x-ndjson")
+            )
+            self.assertIn(b'"data":{"n": 1.50}', said, "as it came")
+            rows = [json.loads(line) for line in said.splitlines()]
+            moment = rows[0].pop("timestamp")
+            self.assertRegex(moment, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+            self.assertEqual(
+                rows[0], {"seq": 1, "subject": "a", "door": "test", "data": {"n": 1.5}}
+            )
+            self.assertEqual([row["data"] for row in rows[1:4]], ["text", "/w==", ""])
+            self.assertEqual([row.get("encoding") for row in rows[1:3]], [None, "base64"])
+            self.assertEqual(
+                (rows[4]["data"], rows[4]["reply"], rows[4]["headers"]), (7, "r", {"A": "b"})
+            )
+        self.assertNotIn(b"headers", self.http.get("/journal?format=json&headers=0"))
+        for more in ("", "Accept: */*\r\n"):
+            _, said = self.http.call("GET", "/journal", b"", more)
+            self.assertEqual(len(rows_of(said)), 5, "Arrow is what one gets unasked")
 
     def test_loss_is_told(self) -> None:
         self.http.publish("a", *[b"x"] * 400)
         first = self.journal.first
         self.assertGreater(first, 200)
-        (told, _), *_ = frames.decode(self.http.get("/journal?from=7"))
-        self.assertEqual(told["lost"], [7, first])
-        (told, _), *batches = frames.decode(self.http.get("/journal?from=7&to=20"))
-        self.assertEqual((told["lost"], told["then"], batches), ([7, 20], 20, []))
+        self.http.get("/journal?from=7")
+        self.assertEqual(self.http.told["rtmb-lost"], f"7-{first - 1}")
+        rows = rows_of(self.http.get("/journal?from=7&to=20"))
+        self.assertEqual((self.http.told["rtmb-lost"], rows), ("7-19", []))
 
     def test_another_epoch(self) -> None:
         for target in ("/journal?epoch=old", "/journal/wait?epoch=old"):
@@ -103,6 +142,11 @@ class HttpTests(SynchronousTestCase):
             ("/journal?subject=a..b", "not a subject"),
             ("/journal?partition=4/4", "i/n"),
             ("/journal?partition=4", "i/n"),
+            ("/journal?partition=%C2%B2/3", "i/n"),
+            ("/journal?partition=1/2/3", "i/n"),
+            ("/journal?format=xml", "arrow or json"),
+            (f"/journal?{'&'.join(['subject=a'] * 65)}", "at most 64 subjects"),
+            (f"/journal?subject={'a' * 1025}", "at most 1024 letters"),
             ("/journal/wait?timeout=soon", "timeout"),
             ("/journal/wait?timeout=nan", "timeout"),
         ):
@@ -114,11 +158,11 @@ class HttpTests(SynchronousTestCase):
         self.assertEqual(self.http.get("/journal/wait?from=1&timeout=5")["messages"], 2)
         self.http.send("GET", "/journal/wait?from=3&timeout=5&subject=a")
         self.http.publish("b", b"3")
-        self.http.clock.advance(0)
+        self.http.clock.advance(0.01)
         self.assertIsNone(self.http.answer(), "that was not asked for")
         self.http.publish("a", b"4", b"5")
         self.assertIsNone(self.http.answer(), "not in the middle of a delivery")
-        self.http.clock.advance(0)
+        self.http.clock.advance(0.01)
         found = self.http.answer()
         assert found is not None
         said = json.loads(found[1])
@@ -126,7 +170,7 @@ class HttpTests(SynchronousTestCase):
         self.http.send("GET", "/journal/wait?from=6&timeout=5")
         self.http.clock.advance(4.9)
         self.assertIsNone(self.http.answer())
-        self.http.clock.advance(0.2)
+        self.http.clock.pump([0.2, 0.01])
         found = self.http.answer()
         assert found is not None
         said = json.loads(found[1])
@@ -143,6 +187,42 @@ class HttpTests(SynchronousTestCase):
         found = self.http.answer()
         assert found is not None
         self.assertEqual(json.loads(found[1])["messages"], 3)
+
+    def test_waiting_costs_what_is_new(self) -> None:
+        """However many messages there are, and however many calls wait for more of them."""
+        self.http = Http(journal=(">",))
+        journal = self.http.memory.broker.journal
+        assert journal is not None
+        for _ in range(20_000):
+            journal.append("a", 1.0, "test", b"x")
+        looked: list[int] = []
+        rows = Segment.rows
+
+        def counted(segment: Segment, start: int, end: int, wanted: Selection) -> Any:
+            looked.append(min(end, segment.end) - max(start, segment.first))
+            return rows(segment, start, end, wanted)
+
+        self.patch(Segment, "rows", counted)
+        self.http.send("GET", "/journal/wait?from=1&timeout=50&least=30000")
+        self.http.clock.pump([0.01] * 10)
+        self.assertEqual(sum(looked), 20_000)
+        for _ in range(50):
+            self.http.publish("a", b"x")
+            self.http.clock.advance(0.1)
+        self.assertEqual(sum(looked), 20_050)
+        self.assertLessEqual(len(looked), 60)
+
+    def test_many_may_wait(self) -> None:
+        self.patch(journal_wait, "MOST_WAITS", 1)
+        self.http.send("GET", "/journal/wait?from=1&timeout=5")
+        first = self.http.channel, self.http.transport
+        self.http.connect()
+        self.refused(429, "wait already", "GET", "/journal/wait?from=1&timeout=5")
+        self.http.channel, self.http.transport = first
+        self.http.clock.pump([5, 0.01])
+        found = self.http.answer()
+        assert found is not None
+        self.assertEqual(json.loads(found[1])["messages"], 0)
 
     def test_who_waits_may_leave(self) -> None:
         self.http.send("GET", "/journal/wait?from=1&timeout=5")
@@ -221,37 +301,64 @@ class HttpTests(SynchronousTestCase):
         body = json.dumps({"position": 1, "ttl": 1, "subjects": ["b"]}).encode()
         self.refused(403, "bob may not subscribe to b", "PUT", "/journal/leases/q", body)
         mixed = batch(["out", "b"], [b"1", b"2"])
-        self.refused(403, "bob may not publish to b", "POST", "/journal/publish", mixed)
+        target = "/journal/publish?source=q&first=0"
+        self.refused(403, "bob may not publish to b", "POST", target, mixed)
         self.assertEqual(self.journal.next, 4, "nothing of it was published")
 
+    def test_leases_belong_to_their_user(self) -> None:
+        """Nobody renews, releases or, when restricted, sees another's."""
+        body = b'{"position": 1, "ttl": 60, "subjects": ["a"]}'
+        ann, bob = (User(name, subscribe=Rule(("a",))) for name in ("ann", "bob"))
+        self.http.user = ann
+        self.http.call("PUT", "/journal/leases/q", body)
+        self.http.user = bob
+        self.assertEqual(self.http.call("DELETE", "/journal/leases/q"), (200, {"released": False}))
+        self.assertEqual(self.http.get("/journal/leases"), {"leases": []})
+        self.assertEqual(self.http.get("/journalz")["journal"]["leases"], [])
+        self.http.call("PUT", "/journal/leases/q", body.replace(b"1", b"9", 1))
+        self.http.user = ANYONE
+        leases = self.http.get("/journal/leases")["leases"]
+        self.assertEqual([(x["user"], x["position"]) for x in leases], [("ann", 1), ("bob", 9)])
+
     # Publishing
+
+    def post(self, body: bytes, source: str = "q/0/0", first: int = 0) -> tuple[int, Any]:
+        return self.http.call("POST", f"/journal/publish?source={source}&first={first}", body)
 
     def test_publish_once(self) -> None:
         peer = self.http.memory.library(verbose=False)
         peer.send(b"SUB out.* 1\r\n")
         body = batch(["out.a", "out.b", "out.a"], [b"1", b"2", b"3"])
         self.assertEqual(
-            self.http.call("POST", "/journal/publish", body),
+            self.post(body),
             (200, {"published": 3, "duplicates": 0}),
         )
         heard = peer.heard()
         self.assertIn(b"HMSG out.a 1 34 35\r\nNATS/1.0\r\nNats-Msg-Id: q/0/0/0\r\n\r\n1\r\n", heard)
         self.assertEqual(heard.count(b"HMSG "), 3)
-        longer = batch(["out.a"] * 2, [b"3", b"4"], first=2)
+        longer = batch(["out.a"] * 2, [b"3", b"4"])
         self.assertEqual(
-            self.http.call("POST", "/journal/publish", longer),
+            self.post(longer, first=2),
             (200, {"published": 1, "duplicates": 1}),
         )
         self.assertEqual(peer.heard().count(b"HMSG "), 1)
         self.http.clock.advance(25)
-        status, said = self.http.call("POST", "/journal/publish", body)
+        status, said = self.post(body)
         self.assertEqual((status, said["published"]), (200, 3), "the window is over")
 
+    def test_ids_belong_to_their_user(self) -> None:
+        """Another user's ids make nothing of yours a duplicate."""
+        body = batch(["o"], [b"1"], id=["k"])
+        for name, published in (("eve", 1), ("ann", 1), ("eve", 0), ("ann", 0)):
+            self.http.user = User(name)
+            _, said = self.http.call("POST", "/journal/publish", body)
+            self.assertEqual(said["published"], published, name)
+
     def test_publish_with_ids_and_headers(self) -> None:
-        mine = b"NATS/1.0\r\nNats-Msg-Id: mine\r\n\r\n"
         body = batch(
-            ["o"] * 4, [b"1", b"2", b"3", b"1"], ids=[b"k1", b"k2", b"k3", b"k1"],
-            headers=[b"", b"NATS/1.0\r\nA: b\r\n\r\n", mine, b""],
+            ["o"] * 4, [b"1", b"2", b"3", b"1"], id=["k1", "k2", "k3", "k1"],
+            headers=[None, [("A", "b"), ("C", "d\r\nE: f")], [("nats-msg-id", "mine")], None],
+            reply=[None, "r", None, None],
         )  # fmt: skip
         status, said = self.http.call("POST", "/journal/publish", body)
         self.assertEqual((status, said), (200, {"published": 3, "duplicates": 1}))
@@ -259,36 +366,97 @@ class HttpTests(SynchronousTestCase):
         self.assertEqual(
             [row["headers"] for row in rows],
             [
-                b"NATS/1.0\r\nNats-Msg-Id: k1\r\n\r\n",
-                b"NATS/1.0\r\nNats-Msg-Id: k2\r\nA: b\r\n\r\n",
-                mine,
+                {"Nats-Msg-Id": "k1"},
+                {"Nats-Msg-Id": "k2", "A": "b", "C": "d E: f"},
+                {"nats-msg-id": "mine"},
             ],
         )
+        self.assertEqual([row["reply"] for row in rows], [None, "r", None])
         self.assertEqual({row["door"] for row in rows}, {"spark"})
+
+    def test_what_is_read_can_be_published(self) -> None:
+        """An answer of the journal is a body to publish, dictionaries and all."""
+        self.http.publish("a.b", b"1", b"\xff")
+        body = self.http.get("/journal")
+        self.assertEqual(self.post(body), (200, {"published": 2, "duplicates": 0}))
+        rows = rows_of(self.http.get("/journal?from=3"))
+        self.assertEqual([row["data"] for row in rows], [b"1", b"\xff"])
+        self.assertEqual(rows[1]["headers"], {"Nats-Msg-Id": "q/0/0/1"})
+
+    def test_kinds_of_columns(self) -> None:
+        for text, data in (
+            (pa.string(), pa.string()),
+            (pa.large_string(), pa.large_binary()),
+            (pa.dictionary(pa.int8(), pa.string()), pa.large_string()),
+            (pa.string_view(), pa.binary_view()),
+            (pa.dictionary(pa.int64(), pa.large_string()), pa.binary()),
+        ):
+            columns = {
+                "subject": pa.array(["a", "é.b", "a"]).cast(text),
+                "data": pa.array([b"\xc3\xa9", b"", None]).cast(data),
+            }
+            status, said = self.post(arrow_stream(columns), source=f"{text}".replace(" ", ""))
+            self.assertEqual((status, said), (200, {"published": 3, "duplicates": 0}))
+            rows = rows_of(self.http.get(f"/journal?from={self.journal.next - 3}"))
+            self.assertEqual([row["data"] for row in rows], ["é".encode(), b"", b""])
+            self.assertEqual([row["subject"] for row in rows], ["a", "é.b", "a"])
 
     def test_bad_bodies(self) -> None:
         """Each is refused whole, and the broker stands."""
         good = batch(["o"] * 2, [b"1", b"2"])
+        text = {"subject": pa.array(["o"] * 9), "data": pa.array(["x" * 999] * 9)}
         for body, pattern in (
             (b"", "not a body"),
             (b"junk", "not a body"),
-            (good[:-4], "cut off"),
-            (good + good, "not a body"),
+            (good[: len(good) // 2], "cut off"),
+            (good + good, "behind the end"),
             (batch(["o", "bad subject"], [b"1", b"2"]), "not a subject"),
             (batch(["o.*"], [b"1"]), "not a subject"),
-            (batch(["o"], [b"1"], rows=2), "do not agree"),
-            (batch(["o"], [b"1"], rows="x"), "do not agree"),
-            (batch(["o"], [b"1"], first=-1.5), "source and first"),
-            (batch(["o"], [b"1"], subjects=["\ud800"]), "not a body"),
-            (batch(["o"], [b"1"], subjects=7), "not a body"),
-            (batch(["o"], [b"1"], subjects=[]), "do not agree"),
-            (batch(["o"] * 2, [b"1", b"2"], ids=[b"fine", b"not\r\nfine"]), "line end"),
-            (batch(["o"], [b"1"], headers=[b"A: b\r\n\r\n"]), "NATS/1.0"),
+            (batch(["o"], [b"1"], reply=["a b"]), "not a subject"),
+            (batch(["o", None], [b"1", b"2"]), "no subject"),
+            (batch(["o"] * 2, [b"1", b"2"], id=["x", None]), "no id"),
+            (batch(["o"], [b"1"], id=["i" * 1025]), "at most 1024"),
+            (batch(["o"] * 2, [b"1", b"2"], id=["fine", "not\r\nfine"]), "line end"),
+            (batch([7], [b"1"]), "column subject is not text"),
+            (batch(["o"], [7]), "column data is not bytes or text"),
+            (arrow_stream({"subject": pa.array(["o"])}), "no column data"),
+            (arrow_stream({"data": pa.array([b"x"])}), "no column subject"),
+            (arrow_stream(text | {"headers": text["data"]}), "headers is not a map"),
+            (arrow_stream(text, compression="zstd"), "without compression"),
+            (arrow_stream(text, compression="lz4"), "without compression"),
+            (batch(["o"] * 10_000, [b""] * 10_000), "at most 8192 messages"),
         ):
-            self.refused(400, pattern, "POST", "/journal/publish", body)
-        huge = bytes(self.http.memory.broker.settings.max_payload)
-        self.refused(413, "allowed", "POST", "/journal/publish", batch(["o"], [huge]))
-        self.assertEqual(self.journal.next, 1)
+            status, said = self.post(body)
+            self.assertEqual(status, 400, said)
+            self.assertRegex(said["error"]["message"], pattern)
+        self.refused(400, "source and first", "POST", "/journal/publish", good)
+        self.refused(400, "first must be", "POST", "/journal/publish?source=q&first=x", good)
+        limits = self.http.get("/journal/publish")
+        most = limits["max_payload"]
+        self.assertEqual(most, self.http.memory.broker.settings.max_payload)
+        status, said = self.post(batch(["o", "big"], [b"", bytes(most)]))
+        self.assertEqual(status, 413)
+        self.assertRegex(said["error"]["message"], rf"message q/0/0/1 on big has \d+ bytes.*{most}")
+        columns = {
+            "subject": pa.array(["o"] * 40),
+            "data": pa.array([bytes(most - 2000)] * 40).dictionary_encode(),
+        }
+        status, said = self.post(arrow_stream(columns))
+        self.assertEqual((status, self.journal.next), (413, 1), said)
+
+    @given(st.data())
+    @settings(max_examples=300, deadline=None)
+    def test_damaged_bodies(self, data: st.DataObject) -> None:
+        """Whatever a byte becomes, the body is read or refused."""
+        body = bytearray(
+            batch(["a", "b"], [b"1", b"22"], headers=[None, [("A", "b")]], id=["x", "y"])
+        )
+        for _ in range(data.draw(st.integers(1, 3))):
+            place = data.draw(st.integers(0, len(body) - 1))
+            body[place] = data.draw(st.integers(0, 255))
+        with contextlib.suppress(ArrowError):
+            found = read_rows(bytes(body), 100)
+            self.assertEqual(len(found.subjects), len(found.payloads))
 
     def test_without_a_journal(self) -> None:
         """Publishing works; reading says what is missing."""
@@ -297,7 +465,7 @@ class HttpTests(SynchronousTestCase):
         status, said = http.call("GET", "/journal")
         self.assertEqual(status, 404)
         self.assertIn("--journal", said["error"]["message"])
-        status, said = http.call("POST", "/journal/publish", batch(["o"], [b"1"]))
+        status, said = http.call("POST", "/journal/publish?source=q&first=0", batch(["o"], [b"1"]))
         self.assertEqual((status, said["published"]), (200, 1))
 
     def test_a_pattern_that_is_none(self) -> None:
@@ -306,7 +474,8 @@ class HttpTests(SynchronousTestCase):
     def test_calls_one_after_another(self) -> None:
         """Several calls may be under way; they are answered in their order."""
         for i in range(3):
-            self.http.send("POST", "/journal/publish", batch(["o"], [b"%d" % i], first=i))
+            target = f"/journal/publish?source=q&first={i}"
+            self.http.send("POST", target, batch(["o"], [b"%d" % i]))
         for _ in range(3):
             found = self.http.answer()
             assert found is not None

@@ -1,19 +1,19 @@
-"""Tests for `rtmb.core.journal`: what is kept, read, lost and deduplicated."""
+"""Tests for `rtmb.core.journal`: what is kept, read and lost, and how far readers are."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.core.journal import MOST_LEASES, Journal, Repeats
-from rtmb.core.leases import LeaseError
-from rtmb.core.message import Message
-from rtmb.core.segments import TAIL_COST, Selection
+from rtmb.core.journal import Journal, Measure, OverwrittenError
+from rtmb.core.leases import MOST_LEASES, LeaseError
+from rtmb.core.segments import MESSAGE_COST, Selection
 from rtmb.core.subjects import hears
-from rtmb.test.support.journal import rows_of
+from rtmb.test.support.journal import rows_of, written
 
 EVERYTHING = Selection()
 
@@ -30,10 +30,19 @@ class JournalTests(SynchronousTestCase):
     def fill(self, journal: Journal, count: int, subject: str = "a", size: int = 1) -> None:
         for _ in range(count):
             data = str(journal.next).encode().rjust(size)
-            journal.append(Message(subject, data, time=self.now, door="nats"))
+            journal.append(subject, self.now, "nats", data)
+
+    def rows(self, journal: Journal, start: int, end: int, wanted: Selection = EVERYTHING) -> Any:
+        return rows_of(written(journal.read(start, end, wanted)))
 
     def seqs(self, journal: Journal, start: int, end: int, wanted: Selection = EVERYTHING) -> Any:
-        return [row["seq"] for row in rows_of(journal.read(start, end, wanted)[1])]
+        return [row["seq"] for row in self.rows(journal, start, end, wanted)]
+
+    def measured(self, *given: Any) -> tuple[int, int]:
+        measure = Measure(*given)
+        while measure.step():
+            pass
+        return measure.end, measure.messages
 
     def test_numbers_begin_with_1(self) -> None:
         journal = self.journal()
@@ -62,37 +71,48 @@ class JournalTests(SynchronousTestCase):
 
     def test_a_message_whole(self) -> None:
         """All that was published comes out, from a `Message` and from the text door's bytes."""
-        block = b"NATS/1.0\r\nA: b\r\n\r\n"
+        block = b"NATS/1.0\r\nA: b\r\nC:d \r\nA: e\r\n\r\n"
         journal = self.journal()
-        journal.append(
-            Message("a.b", b"\x00\r\n", reply="r.1", headers=block, time=5.25, door="msgpack")
-        )
-        journal.append(Message("v", value={"x": 1}, time=6.0, door="ws"))
-        journal.extend(["t", "u"], 7.5, "nats", [b"2\r\nhi\r\n", b"r.2 5\r\na\r\nb \r\n"])
-        first, second, third, fourth = rows_of(journal.read(1, 9, EVERYTHING)[1])
-        self.assertEqual(
-            first,
-            {
-                "seq": 1, "time": 5.25, "subject": "a.b", "door": "msgpack",
-                "data": b"\x00\r\n", "reply": b"r.1", "headers": block,
-            },
-        )  # fmt: skip
-        self.assertEqual((second["data"], second["reply"], second["door"]), (b'{"x":1}', b"", "ws"))
-        self.assertEqual((third["subject"], third["data"], third["reply"]), ("t", b"hi", b""))
-        self.assertEqual((fourth["subject"], fourth["data"]), ("u", b"a\r\nb "))
-        self.assertEqual((fourth["reply"], fourth["time"]), (b"r.2", 7.5))
+        journal.append("a.b", 5.25, "msgpack", b"\x00\r\n", "r.1", block)
+        journal.append("v", 6.0, "ws", b"", None, b"NATS/1.0\r\n\r\n")
+        for packed in (False, True):
+            if packed:
+                self.fill(journal, 5000)
+            first, second = self.rows(journal, 1, 3)
+            self.assertEqual(
+                first,
+                {
+                    "seq": 1, "timestamp": datetime.fromtimestamp(5.25, UTC), "subject": "a.b",
+                    "door": "msgpack", "data": b"\x00\r\n", "reply": "r.1",
+                    "headers": {"A": "b, e", "C": "d"},
+                },
+            )  # fmt: skip
+            self.assertEqual((second["data"], second["reply"], second["door"]), (b"", None, "ws"))
+            self.assertEqual(second["headers"], {})
+        self.assertIsNone(self.rows(journal, 3, 4)[0]["headers"])
 
     def test_without_headers(self) -> None:
         journal = self.journal()
-        journal.append(Message("a", b"x", headers=b"NATS/1.0\r\nA: b\r\n\r\n"))
-        (row,) = rows_of(journal.read(1, 2, EVERYTHING, headers=False)[1])
-        self.assertEqual(row["headers"], b"")
+        journal.append("a", 1.0, "nats", b"x", None, b"NATS/1.0\r\nA: b\r\n\r\n")
+        (row,) = rows_of(written(journal.read(1, 2, EVERYTHING), headers=False))
+        self.assertIsNone(row["headers"])
 
-    def test_subjects_that_are_no_utf8(self) -> None:
+    def test_what_is_no_utf8(self) -> None:
         journal = self.journal()
-        journal.append(Message(b"a.\xff".decode("utf-8", "surrogateescape"), b"x"))
-        (row,) = rows_of(journal.read(1, 2, EVERYTHING)[1])
-        self.assertEqual(row["subject"], "a.\ufffd")
+        odd = b"a.\xff".decode("utf-8", "surrogateescape")
+        journal.append(odd, 1.0, "nats", b"\xff", odd, b"NATS/1.0\r\nA: \xff\r\n\r\n")
+        (row,) = self.rows(journal, 1, 2)
+        self.assertEqual((row["subject"], row["reply"]), ("a.\ufffd", "a.\ufffd"))
+        self.assertEqual((row["data"], row["headers"]), (b"\xff", {"A": "\ufffd"}))
+
+    def test_times_never_go_back(self) -> None:
+        """The wall clock may; whoever begins at a time finds all that came after it."""
+        journal = self.journal()
+        for time in (10.0, 20.0, 5.0, 15.0, 30.0):
+            journal.append("a", time, "nats", b"x")
+        times = [row["timestamp"].timestamp() for row in self.rows(journal, 1, 6)]
+        self.assertEqual(times, [10, 20, 20, 20, 30])
+        self.assertEqual([journal.at_time(t) for t in (9, 20, 20.5, 31)], [1, 2, 5, 6])
 
     def test_bounded_by_messages(self) -> None:
         journal = self.journal(messages=100)
@@ -104,24 +124,25 @@ class JournalTests(SynchronousTestCase):
         self.assertEqual(self.seqs(journal, 1, 281), list(range(journal.first, 281)))
 
     def test_bounded_by_bytes(self) -> None:
-        """However messages come: one by one, or many at a time."""
         journal = self.journal(budget=100_000)
         for _ in range(50):
             self.fill(journal, 10, size=200)
-            journal.extend(["a"] * 50, 1.0, "nats", [b"200\r\n" + bytes(200) + b"\r\n"] * 50)
+            journal.append("a", 1.0, "nats", bytes(200), "reply", bytes(100))
+            for _ in range(50):
+                journal.append("a", 1.0, "nats", bytes(200))
             self.assertLessEqual(journal.held, 100_000)
         self.assertGreater(journal.held, 80_000)
         self.assertEqual(self.seqs(journal, 1, journal.next)[0], journal.first)
-        journal.read(1, journal.next, EVERYTHING)  # full segments become smaller when read
+        self.rows(journal, 1, journal.next)  # full segments become smaller when read
         self.assertLess(journal.held, 80_000)
 
-    def test_a_chunk_larger_than_all(self) -> None:
-        """What fits of it is kept."""
-        journal = self.journal(budget=64_000)
-        journal.extend(["a"] * 5000, 1.0, "nats", [b"1\r\nx\r\n"] * 5000)
-        self.assertEqual(journal.next, 5001)
-        self.assertLessEqual(journal.held, 64_000)
-        self.assertGreater(len(journal), 64_000 // (TAIL_COST + 6) * 9 // 10)
+    def test_names_are_counted(self) -> None:
+        """Long subjects and replies are memory too."""
+        journal = self.journal(budget=100_000)
+        for i in range(1000):
+            journal.append(f"{i:01000}", 1.0, "nats", b"", "r" * 1000)
+        self.assertLessEqual(len(journal), 100_000 // (MESSAGE_COST + 2000))
+        self.assertGreater(len(journal), 30)
 
     def test_a_message_larger_than_all(self) -> None:
         """It is not kept, and neither hidden: its number is missing."""
@@ -141,23 +162,37 @@ class JournalTests(SynchronousTestCase):
         self.assertEqual(journal.at_time(150), 51, "after it became columns")
 
     def test_read_in_parts(self) -> None:
-        """`limit` counts what is wanted; where to go on is always told."""
+        """`limit` counts what is wanted, and the last number tells where to go on."""
         journal = self.journal(messages=1600)
         for _ in range(300):
             self.fill(journal, 1, "a")
             self.fill(journal, 2, "b")
         wanted, position, found = Selection(["a"]), 1, []
-        while position < journal.next:
-            then, pieces = journal.read(position, journal.next, wanted, limit=7)
-            got = [row["seq"] for row in rows_of(pieces)]
-            self.assertLessEqual(len(got), 7)
-            self.assertGreater(then, position)
-            found += got
-            position = then
+        while rows := rows_of(written(journal.read(position, 901, wanted, limit=7))):
+            self.assertLessEqual(len(rows), 7)
+            found += [row["seq"] for row in rows]
+            position = found[-1] + 1
         self.assertEqual(found, list(range(1, 901, 3)))
-        then, pieces = journal.read(1, 901, EVERYTHING, size=100)
-        self.assertLess(then, 901, "an answer does not become too large")
-        self.assertEqual(len(rows_of(pieces)), then - 1)
+
+    def test_a_reader_that_is_overtaken(self) -> None:
+        """What was gone before it began is not there; what goes while it reads is an error."""
+        journal = self.journal(messages=1600)
+        self.fill(journal, 2000)
+        self.assertEqual(self.seqs(journal, 1, 2001)[0], journal.first)
+        steps = journal.read(1, 2001, EVERYTHING)
+        batch = next(steps)
+        assert batch is not None
+        self.fill(journal, 2000)
+        error = self.assertRaises(OverwrittenError, next, steps)
+        self.assertEqual((error.position, error.first), (batch.seqs[-1] + 1, journal.first))
+
+    def test_steps_are_small(self) -> None:
+        """Where nothing is wanted a step is one too, so that others have their turn."""
+        journal = self.journal()
+        self.fill(journal, 20_000)
+        found = list(journal.read(1, 20_001, Selection(["b"])))
+        self.assertEqual(set(found), {None})
+        self.assertGreaterEqual(len(found), 4)
 
     def test_measure(self) -> None:
         journal = self.journal(messages=320)
@@ -165,27 +200,42 @@ class JournalTests(SynchronousTestCase):
             self.fill(journal, 1, "a", size=10)
             self.fill(journal, 2, "b", size=10)
         a = Selection(["a"])
-        self.assertEqual(journal.measure(1, EVERYTHING), (301, 300))
-        self.assertEqual(journal.measure(1, a), (301, 100))
-        self.assertEqual(journal.measure(1, a, 10), (31, 10))
-        self.assertEqual(journal.measure(31, a, 10), (61, 10))
-        self.assertEqual(journal.measure(1, EVERYTHING, 300), (301, 300))
-        self.assertEqual(journal.measure(1, EVERYTHING, None, 100), (11, 10))
-        self.assertEqual(journal.measure(1, a, 5, 1000), (16, 5))
-        self.assertEqual(journal.measure(1, a, 500, 1), (4, 1), "one at least")
-        self.assertEqual(journal.measure(301, a, 10), (301, 0))
-        journal.read(1, 301, EVERYTHING)
-        self.assertEqual(journal.measure(1, EVERYTHING, None, 100), (11, 10), "as columns too")
+        for _ in range(2):
+            for asked, wanted in (
+                ((1, EVERYTHING), (301, 300)),
+                ((1, a), (301, 100)),
+                ((1, a, 10), (31, 10)),
+                ((31, a, 10), (61, 10)),
+                ((1, EVERYTHING, 300), (301, 300)),
+                ((1, EVERYTHING, None, 100), (11, 10)),
+                ((1, a, 5, 1000), (16, 5)),
+                ((1, a, 500, 1), (4, 1)),  # one at least
+                ((301, a, 10), (301, 0)),
+            ):
+                self.assertEqual(self.measured(journal, *asked), wanted, asked)
+            self.rows(journal, 1, 301)  # and once more when they are columns
+
+    def test_measure_goes_on(self) -> None:
+        """With what is new only."""
+        journal = self.journal()
+        self.fill(journal, 10)
+        measure = Measure(journal, 1, Selection(["a"]), 25)
+        while measure.step():
+            pass
+        self.assertEqual((measure.end, measure.messages, measure.full), (11, 10, False))
+        self.fill(journal, 5, "b")
+        self.fill(journal, 20)
+        while measure.step():
+            pass
+        self.assertEqual((measure.end, measure.messages, measure.full), (31, 25, True))
 
     def test_news(self) -> None:
         """Told once for each time that someone asked."""
         journal, told = self.journal(), []
-        journal.on_news(lambda: told.append(journal.next))
-        self.fill(journal, 3)
-        self.assertEqual(told, [2])
-        journal.on_news(lambda: told.append(journal.next))
-        journal.extend(["a"] * 5, 1.0, "nats", [b"1\r\nx\r\n"] * 5)
-        self.assertEqual(told, [2, 9])
+        for _ in range(2):
+            journal.on_news(lambda: told.append(journal.next))
+            self.fill(journal, 3)
+        self.assertEqual(told, [2, 5])
 
     @given(
         st.lists(
@@ -203,23 +253,20 @@ class JournalTests(SynchronousTestCase):
         """Whatever came how, a range read is what a plain list would give."""
         journal = Journal([">"], lambda: 1.0, messages=200)
         model: list[tuple[int, str, bytes]] = []
-        for i, (subject, count) in enumerate(steps):
+        for subject, count in steps:
             payloads = [b"%d" % n for n in range(journal.next, journal.next + count)]
             model += [(int(p), subject, p) for p in payloads]
-            if i % 2:
-                tails = [b"%d\r\n%b\r\n" % (len(p), p) for p in payloads]
-                journal.extend([subject] * count, 1.0, "nats", tails)
-            else:
-                for payload in payloads:
-                    journal.append(Message(subject, payload))
+            for payload in payloads:
+                journal.append(subject, 1.0, "nats", payload)
             if early:
-                journal.read(1, journal.next, EVERYTHING)
-        _, pieces = journal.read(start, end, Selection([pattern]))
-        got = [(row["seq"], row["subject"], row["data"]) for row in rows_of(pieces)]
+                self.rows(journal, 1, journal.next)
+        rows = self.rows(journal, start, end, Selection([pattern]))
+        got = [(row["seq"], row["subject"], row["data"]) for row in rows]
         kept = [m for m in model if m[0] >= journal.first]
         self.assertEqual(got, [m for m in kept if start <= m[0] < end and hears(pattern, m[1])])
         wanted = [m for m in kept if m[0] >= start and hears(pattern, m[1])]
-        self.assertEqual(journal.measure(start, Selection([pattern])).messages, len(wanted))
+        measured = self.measured(journal, start, Selection([pattern]))
+        self.assertEqual(measured[1], len(wanted))
 
     # Leases
 
@@ -227,16 +274,31 @@ class JournalTests(SynchronousTestCase):
         journal = self.journal()
         journal.lease("q", 1, 10.0)
         self.now += 9
-        journal.renew("q")
+        journal.leases.renew("q")
         self.now += 9
-        self.assertIn("q", journal.leases)
+        self.assertEqual([lease.consumer for lease in journal.leases], ["q"])
         self.now += 1
-        self.assertEqual(journal.leases, {})
-        journal.renew("q")
-        self.assertEqual(journal.leases, {}, "what has ended is not renewed")
+        self.assertEqual(list(journal.leases), [])
+        journal.leases.renew("q")
+        self.assertEqual(list(journal.leases), [], "what has ended is not renewed")
         journal.lease("q", 1, 10.0)
-        self.assertTrue(journal.release("q"))
-        self.assertFalse(journal.release("q"))
+        self.assertTrue(journal.leases.release("q"))
+        self.assertFalse(journal.leases.release("q"))
+
+    def test_each_user_has_leases(self) -> None:
+        """Of the same name too: nobody renews or releases another's."""
+        journal = self.journal()
+        journal.lease("q", 1, 10.0, user="ann")
+        journal.lease("q", 5, 20.0, user="bob")
+        self.assertEqual(
+            [(one.user, one.position) for one in journal.leases], [("ann", 1), ("bob", 5)]
+        )
+        self.assertFalse(journal.leases.release("q"))
+        self.assertFalse(journal.leases.release("q", "eve"))
+        journal.leases.renew("q", "bob")
+        self.now += 15
+        self.assertEqual([lease.user for lease in journal.leases], ["bob"])
+        self.assertTrue(journal.leases.release("q", "bob"))
 
     def test_leases_are_bounded(self) -> None:
         journal = self.journal()
@@ -298,7 +360,7 @@ class JournalTests(SynchronousTestCase):
             self.fill(journal, 100)
             self.now += 1.0
             journal.lease("slow", 1 + 40 * (second + 1), 1e6)
-        lag = journal.lag(journal.leases["slow"])
+        lag = journal.lag(next(iter(journal.leases)))
         self.assertApproximates(lag.taken, 40, 1)
         self.assertApproximates(lag.incoming, 100, 1)
         self.assertIsNone(lag.catches_up)
@@ -318,47 +380,7 @@ class JournalTests(SynchronousTestCase):
             self.fill(journal, 50)
             self.now += 1.0
             journal.lease("q", 1 + 200 * second, 1e6)
-        lag = journal.lag(journal.leases["q"])
+        lag = journal.lag(next(iter(journal.leases)))
         self.assertIsNone(lag.time_left)
         assert lag.catches_up is not None
         self.assertApproximates(lag.catches_up, lag.lag / 150, 2)
-
-
-class RepeatsTests(SynchronousTestCase):
-    """Ids that were seen."""
-
-    def setUp(self) -> None:
-        self.now = 0.0
-
-    def repeats(self, most: int = 1000) -> Repeats:
-        return Repeats(10.0, lambda: self.now, most)
-
-    def test_rows(self) -> None:
-        repeats = self.repeats()
-        self.assertEqual([repeats.fresh(b"q", i) for i in (0, 1, 2)], [True] * 3)
-        self.assertEqual([repeats.fresh(b"q", i) for i in (0, 2, 3)], [False, False, True])
-        self.assertTrue(repeats.fresh(b"other", 0))
-        self.assertEqual(len(repeats), 2, "a row is one entry")
-
-    def test_window(self) -> None:
-        """Known for the window at least, for twice as long at most."""
-        repeats = self.repeats()
-        self.now = 9.0
-        self.assertTrue(repeats.fresh(b"id"))
-        for self.now in (10.0, 15.0, 19.0):
-            repeats.tick()
-            self.assertFalse(repeats.fresh(b"id"), str(self.now))
-        self.now = 29.0
-        repeats.tick()
-        self.assertTrue(repeats.fresh(b"id"))
-        self.now = 100.0
-        repeats.tick()
-        self.assertEqual(len(repeats), 0, "after a long silence nothing is left")
-
-    def test_bounded(self) -> None:
-        repeats = self.repeats(most=100)
-        for i in range(1000):
-            repeats.fresh(b"%d" % i)
-            self.assertLessEqual(len(repeats), 100)
-        self.assertFalse(repeats.fresh(b"999"))
-        self.assertGreater(repeats.forgotten, 0)

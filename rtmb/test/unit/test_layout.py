@@ -68,8 +68,9 @@ def layer_of(module: str) -> str:
     return owners[module]
 
 
-def imported(tree: ast.Module) -> set[str]:
-    """What a module imports when it is loaded, not what only the type checker reads."""
+def imported(tree: ast.Module, package: str = "rtmb") -> set[str]:
+    """What a module imports of a package when it is loaded, not what only the type checker reads;
+    of all packages if none is named."""
     found: set[str] = set()
     for node in tree.body:
         for part in ast.walk(node) if not _is_type_checking(node) else ():
@@ -77,11 +78,46 @@ def imported(tree: ast.Module) -> set[str]:
                 found.update(alias.name for alias in part.names)
             elif isinstance(part, ast.ImportFrom) and part.module:
                 found.update(f"{part.module}.{alias.name}" for alias in part.names)
-    return {name for name in found if name.split(".")[0] == "rtmb"}
+    return {name for name in found if not package or name.split(".")[0] == package}
 
 
 def _is_type_checking(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+#: No file is longer, nor any function: what is longer does more than one thing.
+MOST_LINES_OF_A_FILE = 450
+MOST_LINES_OF_A_FUNCTION = 60
+#: But for these, each with its reason.
+LONG_FILES = {
+    "rtmb/doors/http/journal.py": "to be divided",
+    "rtmb/doors/http/monitor.py": "to be divided",
+    "rtmb/doors/http/websocket.py": "to be divided",
+    "rtmb/doors/msgpack/protocol.py": "to be divided",
+    "rtmb/doors/nats/protocol.py": "to be divided",
+    "rtmb/doors/nats/walk.py": "to be divided",
+    "rtmb/cli/top.py": "to be divided",
+    "rtmb/spark/source.py": "to be divided",
+    "rtmb/test/spark/test_spark_jobs.py": "to be divided",
+    "rtmb/test/unit/test_http_journal.py": "to be divided",
+    "rtmb/test/unit/test_nats.py": "to be divided",
+}
+LONG_FUNCTIONS = {
+    "rtmb/cli/msgpack_commands.py: test_client": "to be divided",
+    "rtmb/cli/msgpack_commands.py: main": "to be divided",
+    "rtmb/cli/reply.py: reply": "to be divided",
+    "rtmb/doors/nats/walk.py: _walk": "to be divided",
+    "rtmb/spark/jobs/charts.py: _lines": "to be divided",
+}
+
+ROOT = Path(rtmb.__file__).parents[1]
+TESTS = ROOT / "rtmb" / "test"
+
+
+def sources(*folders: str) -> dict[str, str]:
+    """The text of each module below some folders, by its path."""
+    found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+    return {str(path.relative_to(ROOT)): path.read_text() for path in found}
 
 
 class LayoutTests(SynchronousTestCase):
@@ -109,3 +145,63 @@ class LayoutTests(SynchronousTestCase):
 
         found = [Path(p) for p in twisted.plugins.__path__ if (Path(p) / "rtmb_plugin.py").exists()]
         self.assertTrue(found)
+
+
+class SizeTests(SynchronousTestCase):
+    everywhere = ("rtmb", "twisted", "benchmarks", "examples")
+
+    def test_files(self) -> None:
+        long = {
+            path: lines
+            for path, text in sources(*self.everywhere).items()
+            if (lines := text.count("\n")) > MOST_LINES_OF_A_FILE and path not in LONG_FILES
+        }
+        self.assertEqual(long, {})
+
+    def test_functions(self) -> None:
+        long = {}
+        for path, text in sources(*self.everywhere).items():
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    lines = (node.end_lineno or 0) - node.lineno + 1
+                    if lines > MOST_LINES_OF_A_FUNCTION:
+                        long[f"{path}: {node.name}"] = lines
+        self.assertEqual({k: v for k, v in long.items() if k not in LONG_FUNCTIONS}, {})
+
+    def test_the_first_line_says_what_a_module_holds(self) -> None:
+        for path, text in sources(*self.everywhere).items():
+            if text:
+                self.assertTrue(ast.get_docstring(ast.parse(text)), path)
+
+
+class TestsTests(SynchronousTestCase):
+    """The tests are sorted by what they need."""
+
+    def test_each_is_in_its_place(self) -> None:
+        for path in TESTS.rglob("test_*.py"):
+            self.assertIn(path.parent.name, {"unit", "process", "browser", "spark"}, path)
+            self.assertEqual(path.parents[1], TESTS)
+
+    def test_what_several_need_is_in_support(self) -> None:
+        """A test that another test imports is run by nobody alone."""
+        for path, text in sources("rtmb/test").items():
+            for name in imported(ast.parse(text)):
+                if name.startswith("rtmb.test."):
+                    self.assertTrue(name.startswith("rtmb.test.support."), f"{path} imports {name}")
+
+    def test_unit_tests_need_no_socket_and_no_process(self) -> None:
+        outside = {"subprocess", "socket", "threading", "asyncio", "pyspark", "selenium"}
+        before: set[str] = set()
+        while before != outside:
+            before = set(outside)
+            for path, text in sources("rtmb/test/support").items():
+                if self.reaches(text, outside):
+                    outside.add(path.removesuffix(".py").replace("/", "."))
+        self.assertIn("rtmb.test.support.commands", outside)
+        for path, text in sources("rtmb/test/unit").items():
+            self.assertEqual(self.reaches(text, outside), set(), path)
+
+    def reaches(self, text: str, modules: set[str]) -> set[str]:
+        """Those of the modules that a source imports."""
+        names = imported(ast.parse(text), package="")
+        return {m for m in modules if any(n == m or n.startswith(f"{m}.") for n in names)}

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.core.publication import WHOLE
+from rtmb.core.segments import Selection
+from rtmb.core.subjects import OWN
 from rtmb.doors.nats import walk
+from rtmb.test.support.journal import rows_of, written
 from rtmb.test.support.memory import MemoryBroker, Peer
 
 
@@ -80,17 +83,9 @@ class Scene:
     def journaled(self) -> list[tuple[Any, ...]]:
         journal = self.broker.hub.journal
         assert journal is not None
-        found: list[tuple[Any, ...]] = []
-        for segment in journal._segments:
-            if not segment.count:
-                continue
-            columns, _ = segment.as_columns(range(segment.count))
-            for row, subject in enumerate(segment.subjects):
-                starts, whole = columns.data.starts, columns.data.whole
-                payload = whole[starts[row] : starts[row + 1]]
-                rare = columns.replies.get(row), columns.headers.get(row)
-                found.append((segment.first + row, subject, payload, *rare, segment.times[row]))
-        return found
+        everything = Selection((">", f"{OWN}>"))
+        rows = rows_of(written(journal.read(1, journal.next, everything)))
+        return [tuple(str(value) for value in row.values()) for row in rows]
 
 
 class EquivalenceTests(SynchronousTestCase):
