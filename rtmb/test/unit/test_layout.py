@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -167,6 +168,14 @@ class SizeTests(SynchronousTestCase):
         for path, text in sources(*self.everywhere).items():
             if text:
                 self.assertTrue(ast.get_docstring(ast.parse(text)), path)
+
+
+class ContributingTests(SynchronousTestCase):
+    def test_it_names_what_is_there(self) -> None:
+        text = (ROOT / "CONTRIBUTING.md").read_text()
+        named = re.findall(r"`((?:rtmb|docs|benchmarks|examples)/[\w./]+)`", text)
+        self.assertGreater(len(named), 30)
+        self.assertEqual([name for name in named if not (ROOT / name).exists()], [])
 
 
 class TestsTests(SynchronousTestCase):
