@@ -200,6 +200,12 @@ def to_broker(
     return triggered(writer, every, once).start()
 
 
+def not_of_itself(subject: str, prefix: str | None) -> None:
+    """Raise a `ValueError` when a roll-up would take in what it publishes."""
+    if prefix is not None and any(overlap(f"{prefix}.>", p) for p in patterns(subject)):
+        raise ValueError(f"{subject} takes in {prefix}.>: the roll-up would roll up itself")
+
+
 def start(
     spark: SparkSession,
     broker: Broker,
@@ -209,15 +215,14 @@ def start(
     *,
     prefix: str | None = "rollup",
     starting: str = "earliest",
+    ending: str | None = None,
     every: str = "5 seconds",
     once: bool = False,
     on_data_loss: str = "skip",
     on_epoch_change: str = "earliest",
 ) -> list[StreamingQuery]:
     """Begin, or go on where the last run stopped. Without a prefix nothing is published."""
-    if prefix is not None and any(overlap(f"{prefix}.>", p) for p in patterns(subject)):
-        raise ValueError(f"{subject} takes in {prefix}.>: the roll-up would roll up itself")
-
+    not_of_itself(subject, prefix)
     folder_name = path.rstrip("/").rpartition("/")[2]
 
     def stream(consumer: str) -> DataFrame:
@@ -225,6 +230,7 @@ def start(
             spark,
             subject=subject,
             startingPosition=starting,
+            endingPosition=ending,
             onDataLoss=on_data_loss,
             onEpochChange=on_epoch_change,
             consumer=f"rollup {folder_name} {consumer}",

@@ -1,0 +1,33 @@
+"""`rtmb pipeline …`: the jobs of `rtmb.spark.jobs` as commands. docs/pipeline.md is the manual.
+
+pyspark is not imported before a job runs: help must come at once, and a missing Java or pyspark is
+one line, not a traceback.
+"""
+
+from __future__ import annotations
+
+import click
+
+from rtmb.cli.pipeline.status import status
+from rtmb.cli.pipeline.streams import archive, rollup
+from rtmb.cli.pipeline.tables import query, replay, report
+from rtmb.cli.pipeline.task import Task, perform
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def pipeline() -> None:
+    """Spark jobs: a past for the broker, and arithmetic on it.
+
+    They read the journal: start the broker with `--journal PATTERN`.
+    """
+
+
+@pipeline.result_callback()
+def _perform(task: Task | None) -> None:
+    """Commands say what is to be done; here it is."""
+    if task is not None:
+        perform([task], task.common, task.name)
+
+
+for _command in (archive, rollup, query, replay, report, status):
+    pipeline.add_command(_command)

@@ -1,0 +1,161 @@
+"""The commands that stream: archive and rollup."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from rtmb.cli.pipeline import checks
+from rtmb.cli.pipeline.task import Task
+from rtmb.cli.pipeline.types import Common, Interval, common_options, every, policies, streaming
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rtmb.spark.jobs.streams import Job
+
+
+@click.command()
+@click.argument("subject", required=False)
+@click.option("--archive", "path", default="archive", show_default=True, help="Where it is kept.")
+@streaming
+@every("10 seconds")
+@click.option(
+    "--compact-every",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to make few files of closed hours; 0: never.",
+)
+@policies("record")
+@common_options
+def archive(
+    common: Common, subject: str | None, path: str, starting: str, ending: str | None, every: str,
+    once: bool, compact_every: float, on_data_loss: str, on_epoch_change: str,
+) -> Task:  # fmt: skip
+    """Write SUBJECT to Parquet, each message once, whoever is killed when.
+
+    SUBJECT is a pattern, or several with commas between; without it, everything the journal has.
+
+    \b
+    rtmb pipeline archive 'weather.>' --archive weather
+    """
+
+    def start(spark: SparkSession) -> Job:
+        from rtmb.spark.jobs import archive as job
+        from rtmb.spark.jobs.messages import EVERYTHING
+        from rtmb.spark.jobs.store import Archive
+
+        place = Archive(spark, path)
+        query = job.start(
+            place, common.broker(), subject or EVERYTHING, starting=starting, ending=ending,
+            every=every, once=once, on_data_loss=on_data_loss, on_epoch_change=on_epoch_change,
+        )  # fmt: skip
+        return job.job(place, query, compact_every=compact_every)
+
+    return Task(
+        "archive",
+        common,
+        start,
+        [
+            partial(checks.positions, common, starting, ending),
+            partial(checks.folder, common, path, "--archive"),
+            partial(checks.broker, common, subject or ">"),
+        ],
+    )
+
+
+@click.command()
+@click.argument("subject")
+@click.option(
+    "--field",
+    "-f",
+    "fields",
+    multiple=True,
+    help="A number in the payload: temperature, wind.speed, or . for all of it.",
+)
+@click.option(
+    "--by",
+    default="subject",
+    show_default=True,
+    help="What belongs together: the subject, or a field of the payload.",
+)
+@click.option("--window", type=Interval(), default="1 minute", show_default=True)
+@click.option("--slide", type=Interval(), help="Windows overlap and begin this often.")
+@click.option(
+    "--late",
+    type=Interval(),
+    default="30 seconds",
+    show_default=True,
+    help="How late a message may come and still be counted.",
+)
+@click.option(
+    "--quantile",
+    "-q",
+    "quantiles",
+    multiple=True,
+    type=click.FloatRange(0, 1),
+    default=(0.5, 0.9, 0.99),
+    show_default=True,
+)
+@click.option(
+    "--time-field", help="The field with the time that counts; else when it was published."
+)
+@click.option("--to", "path", default="rollup", show_default=True, help="Where windows are kept.")
+@click.option(
+    "--prefix",
+    default="rollup",
+    show_default=True,
+    help="They are published on PREFIX.<subject>; '' publishes nothing.",
+)
+@streaming
+@every("5 seconds")
+@policies("skip")
+@common_options
+def rollup(
+    common: Common, subject: str, fields: tuple[str, ...], by: str, window: str,
+    slide: str | None, late: str, quantiles: tuple[float, ...], time_field: str | None, path: str,
+    prefix: str, starting: str, ending: str | None, every: str, once: bool, on_data_loss: str,
+    on_epoch_change: str,
+) -> Task:  # fmt: skip
+    """Count, rate, least, greatest, mean and quantiles of JSON fields on SUBJECT, by windows.
+
+    \b
+    rtmb pipeline rollup 'weather.>' -f temperature -f wind.speed --window '10 seconds'
+    """
+
+    def start(spark: SparkSession) -> Job:
+        from rtmb.spark.jobs import rollup as job
+        from rtmb.spark.jobs.streams import Job
+
+        wanted = job.Rollup(fields, by, window, slide, late, quantiles, time_field)
+        queries = job.start(
+            spark, common.broker(), subject, wanted, path, prefix=prefix or None,
+            starting=starting, ending=ending, every=every, once=once, on_data_loss=on_data_loss,
+            on_epoch_change=on_epoch_change,
+        )  # fmt: skip
+        return Job(queries)
+
+    def arithmetic() -> None:
+        from rtmb.spark.jobs.rollup import Rollup, not_of_itself
+
+        try:
+            Rollup(fields, by, window, slide, late, quantiles, time_field)
+            not_of_itself(subject, prefix or None)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+
+    return Task(
+        "rollup",
+        common,
+        start,
+        [
+            arithmetic,
+            partial(checks.positions, common, starting, ending),
+            partial(checks.folder, common, path, "--to"),
+            partial(checks.broker, common, subject),
+        ],
+    )
