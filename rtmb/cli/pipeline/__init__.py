@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import click
 
+from rtmb.cli.pipeline.run import run
 from rtmb.cli.pipeline.status import status
 from rtmb.cli.pipeline.streams import archive, rollup
 from rtmb.cli.pipeline.tables import query, replay, report
 from rtmb.cli.pipeline.task import Task, perform
+
+#: The commands that are jobs, by name.
+JOBS: dict[str, click.Command] = {
+    str(command.name): command for command in (archive, rollup, query, replay, report)
+}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -29,5 +35,5 @@ def _perform(task: Task | None) -> None:
         perform([task], task.common, task.name)
 
 
-for _command in (archive, rollup, query, replay, report, status):
+for _command in (*JOBS.values(), run, status):
     pipeline.add_command(_command)

@@ -65,6 +65,7 @@ def archive(
             partial(checks.folder, common, path, "--archive"),
             partial(checks.broker, common, subject or ">"),
         ],
+        place=path,
     )
 
 
@@ -158,4 +159,5 @@ def rollup(
             partial(checks.folder, common, path, "--to"),
             partial(checks.broker, common, subject),
         ],
+        place=path,
     )

@@ -34,6 +34,8 @@ class Task:
     start: Callable[[SparkSession], Job | None]
     #: Look for mistakes, without Spark; each raises a `ClickException`.
     checks: Sequence[Callable[[], None]] = ()
+    #: Where it keeps what it has done, which no other job may write to.
+    place: str | None = None
 
 
 class ToldError(click.ClickException):

@@ -103,7 +103,7 @@ broker_options = several(
         help="The broker's HTTP address.",
     ),
 )  # fmt: skip
-_session_options = several(
+session_options = several(
     click.option("--json", is_flag=True, help="Progress, answers and errors as lines of JSON."),
     click.option("--log", metavar="FILE", help="Where Spark logs. [default: a temporary file]"),
     click.option(
@@ -122,7 +122,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         return command(common=Common(servers, options, master, json, log), **own)
 
-    return broker_options(_session_options(with_common))
+    return broker_options(session_options(with_common))
 
 
 #: Of the jobs that stream.

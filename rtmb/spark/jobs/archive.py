@@ -50,7 +50,7 @@ def write(
     """Write a stream of messages into an archive."""
     writer = (
         placed(messages)
-        .writeStream.queryName("archive")
+        .writeStream.queryName(f"archive {archive.name}")
         .format("parquet")
         .partitionBy(*PARTITIONS)
         .option("path", archive.full(LIVE))

@@ -22,6 +22,11 @@ class Folder:
         self._jvm = jvm
         self.path = str(self._root.toString())
 
+    @property
+    def name(self) -> str:
+        """Its own name, without what is above it."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
     def _at(self, name: str) -> Any:
         return self._new(self._root, name) if name else self._root
 

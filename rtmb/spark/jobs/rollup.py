@@ -159,7 +159,7 @@ def to_parquet(
     writer = (
         windows(messages, rollup)
         .withColumn("date", fn.date_format("start", "yyyy-MM-dd"))
-        .writeStream.queryName("rollup to Parquet")
+        .writeStream.queryName(f"rollup {folder.name} windows")
         .outputMode("append")
         .format("parquet")
         .partitionBy("date")
@@ -192,7 +192,7 @@ def to_broker(
 
     writer = (
         windows(messages, rollup)
-        .writeStream.queryName("rollup to the broker")
+        .writeStream.queryName(f"rollup {folder.name} broker")
         .outputMode("update")
         .foreachBatch(publish)
         .option("checkpointLocation", folder.full("checkpoint/broker"))
@@ -223,7 +223,7 @@ def start(
 ) -> list[StreamingQuery]:
     """Begin, or go on where the last run stopped. Without a prefix nothing is published."""
     not_of_itself(subject, prefix)
-    folder_name = path.rstrip("/").rpartition("/")[2]
+    name = Folder(spark, path).name
 
     def stream(consumer: str) -> DataFrame:
         return broker.stream(
@@ -233,7 +233,7 @@ def start(
             endingPosition=ending,
             onDataLoss=on_data_loss,
             onEpochChange=on_epoch_change,
-            consumer=f"rollup {folder_name} {consumer}",
+            consumer=f"rollup {name} {consumer}",
         )
 
     queries = [to_parquet(spark, stream("windows"), rollup, path, every=every, once=once)]

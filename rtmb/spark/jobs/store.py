@@ -90,7 +90,7 @@ class Archive:
     @property
     def name(self) -> str:
         """What its consumer is called among the journal's."""
-        return self.folder.path.rstrip("/").rpartition("/")[2]
+        return self.folder.name
 
     def full(self, name: str) -> str:
         return self.folder.full(name)
