@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rtmb.spark.jobs.broker import Broker
-from rtmb.spark.jobs.messages import EVERYTHING, PARTITIONS, placed
-from rtmb.spark.jobs.store import CHECKPOINT, LIVE, Archive
+from rtmb.spark.jobs.messages import EVERYTHING, placed
+from rtmb.spark.jobs.store import CHECKPOINT, Archive
 from rtmb.spark.jobs.streams import Job, triggered
 
 
@@ -51,9 +51,7 @@ def write(
     writer = (
         placed(messages)
         .writeStream.queryName(f"archive {archive.name}")
-        .format("parquet")
-        .partitionBy(*PARTITIONS)
-        .option("path", archive.full(LIVE))
+        .foreachBatch(archive.write)
         .option("checkpointLocation", archive.full(CHECKPOINT))
     )
     return triggered(writer, every, once).start()

@@ -42,6 +42,10 @@ class Folder:
             return []
         return sorted(str(s.getPath().getName()) for s in self._system.listStatus(self._at(name)))
 
+    def modified(self, name: str) -> float:
+        """When a file was written, in seconds since 1970."""
+        return float(self._system.getFileStatus(self._at(name)).getModificationTime()) / 1000
+
     def walk(self, name: str = "") -> list[str]:
         """Names of the files below a folder, relative to this one."""
         if not self.exists(name):

@@ -41,7 +41,7 @@ def messages(
     frames = []
     position = None
     if archive is not None:
-        snapshot = archive.snapshot()
+        snapshot = archive.snapshot(since, until)
         frames.append(archive.messages(since, until, snapshot))
         subject = subject or archive.subject
         position = snapshot.position

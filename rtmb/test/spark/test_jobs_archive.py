@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import shutil
 import time
+from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -82,7 +87,13 @@ class ArchiveTests(JobCase):
         self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
         self.assertEqual(archive.compact(), 0)
         self.assertEqual(archive.clean(), 0)  # not yet: someone may be reading
-        self.assertEqual(archive.clean(timedelta(0)), len(before.live))
+        newest = [name for name in before.live if name.startswith("live/batch=2/")]
+        # The newest batch stays, since its entry says how far the archive reaches.
+        self.assertEqual(archive.clean(timedelta(0)), len(before.live) - len(newest))
+        self.assertEqual(archive.clean(timedelta(0)), 0)
+        kept = [name for name in archive.folder.walk("live") if "/token=" in name]
+        self.assertEqual(kept, sorted(newest))
+        self.assertEqual(len(archive.folder.names("days/2026-05-01")), 1)
         self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
 
     def test_an_open_hour_is_left_alone(self) -> None:
@@ -90,7 +101,7 @@ class ArchiveTests(JobCase):
         at_ten = datetime(2026, 5, 1, 10, 6, tzinfo=UTC).timestamp()
         archive.compact(now=at_ten)
         found = archive.snapshot()
-        self.assertEqual({name.split("/")[2] for name in found.live}, {"hour=10"})
+        self.assertEqual({name.split("/")[3] for name in found.live}, {"hour=10"})
         self.assertEqual({name.split("/")[2] for name in found.compact}, {"hour=09"})
         self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
 
@@ -119,9 +130,34 @@ class ArchiveTests(JobCase):
     def test_what_a_killed_driver_left(self) -> None:
         archive = self.archive(self.rows(100))
         live = self.folder / "archive" / "live"
-        some = next(live.glob("date=*/hour=*/token=*/*.parquet"))
+        some = next(live.glob("batch=*/date=*/hour=*/token=*/*.parquet"))
         shutil.copy(some, some.with_name("part-orphan.parquet"))
         self.assertEqual(seqs(archive.messages()), list(range(1, 101)))
+
+    def test_a_batch_is_taken_in_once(self) -> None:
+        """Spark repeats a batch whose end it has not written down."""
+        archive = self.archive(self.rows(100))
+        commits = self.folder / "archive" / "checkpoint" / "commits"
+        (commits / "0").unlink()
+        (commits / ".0.crc").unlink()
+        archive = self.archive(self.rows(100, first=101))
+        self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
+
+    def test_another_checkpoint_is_refused(self) -> None:
+        """Its batches have the same numbers, and would be taken for those that are there."""
+        from pyspark.errors import StreamingQueryException
+
+        self.archive(self.rows(100))
+        shutil.rmtree(self.folder / "archive" / "checkpoint")
+        error = self.assertRaises(StreamingQueryException, self.archive, self.rows(10, first=101))
+        self.assertIn("begin a new archive at another path", str(error))
+
+    def test_another_layout_is_refused(self) -> None:
+        archive = self.archive(self.rows(10))
+        about = self.folder / "archive" / "about.json"
+        about.write_text('{"subject": ">"}')
+        (about.parent / ".about.json.crc").unlink()
+        self.assertRaisesRegex(ValueError, "another version of rtmb", archive.messages)
 
     def test_other_subjects_need_another_archive(self) -> None:
         from rtmb.spark.jobs.store import Archive, NoArchiveError
@@ -132,6 +168,85 @@ class ArchiveTests(JobCase):
         archive.begin("a.>")
         archive.begin("a.>")
         self.assertIn("is of a.>, not of b", str(self.assertRaises(ValueError, archive.begin, "b")))
+
+
+class AgeTests(JobCase):
+    """An archive of a year is looked at as often as one of a day."""
+
+    #: The newest moment of the archives here.
+    NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+    TOKENS = 10
+
+    def aged(self, days: int) -> Any:
+        """An archive as `days` of batches every ten seconds leave it: entries whose files are not
+        there, but for those of the last minute, which are."""
+        from rtmb.spark.jobs.store import Archive
+
+        folder = self.folder / f"{days} days"
+        archive = Archive(self.spark, str(folder))
+        archive.begin(">")
+        newest = days * 8640
+        for back in range(days):
+            date = (self.NOW - timedelta(days=back)).date().isoformat()
+            hours = {f"{h:02}": {"time": 0.0, "batches": []} for h in range(24 if back else 10)}
+            files = [
+                f"compact/date={date}/hour={hour}/token=t{token}/part.parquet"
+                for hour in hours
+                for token in range(self.TOKENS)
+            ]
+            place = folder / "days" / date
+            place.mkdir(parents=True)
+            (place / "24.json").write_text(json.dumps({"files": files, "hours": hours}))
+        place = folder / "batches"
+        place.mkdir()
+        for number in range(newest - 720, newest):
+            moment = self.NOW - timedelta(seconds=10 * (newest - number))
+            at = f"live/batch={number}/date={moment:%Y-%m-%d}/hour={moment:%H}"
+            entry = {
+                "time": moment.timestamp(),
+                "query": "q",
+                "position": {"epoch": "e", "seq": number},
+                "files": [f"{at}/token=t{t}/part.parquet" for t in range(self.TOKENS)],
+            }
+            (place / f"{number}.json").write_text(json.dumps(entry))
+        return archive
+
+    def looks(self, archive: Any, call: Callable[[], object]) -> int:
+        """How often something looks at the file system, in whatever way."""
+        counts: Counter[str] = Counter()
+
+        def counted(name: str) -> Any:
+            real = getattr(archive.folder, name)
+
+            def method(*args: Any) -> Any:
+                counts[name] += 1
+                return real(*args)
+
+            return method
+
+        names = ("exists", "names", "walk", "read", "write", "delete", "modified")
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(mock.patch.object(archive.folder, name, counted(name)))
+            stack.enter_context(mock.patch.object(archive, "_rewrite"))
+            call()
+        return counts.total()
+
+    def test_a_year_is_looked_at_as_often_as_a_day(self) -> None:
+        since, now = self.NOW - timedelta(hours=1), self.NOW.timestamp()
+        day, year = self.aged(1), self.aged(365)
+        for name in ("snapshot", "compact", "clean"):
+            found = []
+            for archive in (day, year):
+                call = {
+                    "snapshot": lambda archive=archive: archive.snapshot(since),
+                    "compact": lambda archive=archive: archive.compact(now=now),
+                    "clean": lambda archive=archive: archive.clean(now=now),
+                }[name]
+                found.append(self.looks(archive, call))
+            self.assertGreater(found[0], 720, "each entry is read")
+            self.assertEqual(found[0], found[1], name)
+        self.assertEqual(len(year.snapshot(since).live), len(day.snapshot(since).live))
 
 
 class LiveArchiveTests(BrokerJobCase):
