@@ -356,8 +356,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin = start
         if self._clear["epoch"] == start["epoch"] and self._clear["seq"] > start["seq"]:
             begin = self._clear
-        ending = self._ending()
         found = self._measure(begin, limit, least, wait)
+        ending = self._ending()  # asked for later than what is there, it can leave out none of it
         if start["seq"] < found["first"] and self.options["onDataLoss"] == "fail":
             raise DataLossError(overwritten(start["seq"], found["first"]))
         end: int = found["to"]

@@ -55,10 +55,10 @@ def query(
 
     def start(spark: SparkSession) -> None:
         from rtmb.spark.jobs import query as job
-        from rtmb.spark.jobs.store import Archive
+        from rtmb.spark.jobs.lake import opened
 
         found = job.messages(
-            spark, Archive(spark, path) if path else None, common.broker() if live else None,
+            spark, opened(spark, path) if path else None, common.broker() if live else None,
             subject=subject, since=since, until=until, on_data_loss=on_data_loss,
         )  # fmt: skip
         found.createOrReplaceTempView(job.TABLE)
@@ -119,10 +119,10 @@ def replay(
 
     def start(spark: SparkSession) -> None:
         from rtmb.spark.jobs import replay as job
-        from rtmb.spark.jobs.store import Archive
+        from rtmb.spark.jobs.lake import opened
 
         count = job.replay(
-            Archive(spark, path), common.broker(), subject=subject, since=since, until=until,
+            opened(spark, path), common.broker(), subject=subject, since=since, until=until,
             prefix=prefix, speed=speed,
         )  # fmt: skip
         _tell(common, f"{count:,} messages replayed", messages=count)
@@ -158,11 +158,11 @@ def report(
     def start(spark: SparkSession) -> None:
         from rtmb.spark.jobs import query as tables
         from rtmb.spark.jobs import report as job
+        from rtmb.spark.jobs.lake import opened
         from rtmb.spark.jobs.page import page
-        from rtmb.spark.jobs.store import Archive
 
         found = tables.messages(
-            spark, Archive(spark, path) if path else None, common.broker() if live else None,
+            spark, opened(spark, path) if path else None, common.broker() if live else None,
             since=since, until=until, on_data_loss="skip",
         )  # fmt: skip
         facts = job.gather(found, since, until, sent_field=sent_field)

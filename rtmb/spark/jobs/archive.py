@@ -51,10 +51,9 @@ def write(
     writer = (
         placed(messages)
         .writeStream.queryName(f"archive {archive.name}")
-        .foreachBatch(archive.write)
         .option("checkpointLocation", archive.full(CHECKPOINT))
     )
-    return triggered(writer, every, once).start()
+    return archive.start(triggered(writer, every, once))
 
 
 def job(

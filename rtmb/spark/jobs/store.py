@@ -29,6 +29,8 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from rtmb.spark.jobs.files import Folder
 from rtmb.spark.jobs.messages import PARTITIONS, between, patterns
@@ -87,7 +89,13 @@ class Archive:
 
     # What it is
 
-    def _about(self) -> dict[str, Any]:
+    @property
+    def kind(self) -> dict[str, Any]:
+        """What else is to be known of it: nothing of one that is plain Parquet."""
+        return {}
+
+    def about(self) -> dict[str, Any]:
+        """What it was made as."""
         if not self.folder.exists(_ABOUT):
             raise NoArchiveError(f"no archive at {self.folder.path}")
         found: dict[str, Any] = json.loads(self.folder.read(_ABOUT))
@@ -101,18 +109,23 @@ class Archive:
     @property
     def subject(self) -> str:
         """The pattern that it was made with."""
-        return str(self._about()["subject"])
+        return str(self.about()["subject"])
 
     def begin(self, subject: str) -> None:
         """Make it, or make sure that it is of the same subjects: its offsets mean those."""
         patterns(subject)
+        wanted = {"subject": subject, "layout": _LAYOUT, **self.kind}
         if not self.folder.exists(_ABOUT):
-            self.folder.write(_ABOUT, json.dumps({"subject": subject, "layout": _LAYOUT}))
-        elif self.subject != subject:
-            raise ValueError(
-                f"the archive at {self.folder.path} is of {self.subject}, not of {subject}:"
-                " give another path"
-            )
+            self.folder.write(_ABOUT, json.dumps(wanted))
+            return
+        found = self.about()
+        for name in {*found, *wanted}:
+            is_now, is_wanted = (d.get(name, "Parquet") for d in (found, wanted))
+            if is_now != is_wanted:
+                raise ValueError(
+                    f"the archive at {self.folder.path} is of {is_now}, not of {is_wanted}:"
+                    " give another path"
+                )
 
     @property
     def name(self) -> str:
@@ -123,6 +136,10 @@ class Archive:
         return self.folder.full(name)
 
     # Writing
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Begin a stream of placed messages into it."""
+        return writer.foreachBatch(self.write).start()
 
     def write(self, messages: DataFrame, batch: int) -> None:
         """Take in a batch of the stream, which has `PARTITIONS`; done again, it is known."""
@@ -184,7 +201,7 @@ class Archive:
         snapshot: Snapshot | None = None,
     ) -> DataFrame:
         """All messages, or those of a period, each once."""
-        self._about()
+        self.about()
         if snapshot is None:
             snapshot = self.snapshot(since, until)
         parts = ((LIVE, snapshot.live), (COMPACT, snapshot.compact))

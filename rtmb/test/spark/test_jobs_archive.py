@@ -30,16 +30,16 @@ from rtmb.test.support.spark_session import until
 pytestmark = pytest.mark.slow
 
 
-class ArchiveTests(JobCase):
-    def rows(self, count: int, first: int = 1, start: datetime = NINE) -> Rows:
-        tokens = ["weather.oslo", "007.x", "!system/events/drop", "é.1"]
-        return [
-            row(first + i, tokens[i % 4], {"n": i}, start + timedelta(seconds=i))
-            for i in range(count)
-        ]
+def some(count: int, first: int = 1, start: datetime = NINE) -> Rows:
+    tokens = ["weather.oslo", "007.x", "!system/events/drop", "é.1"]
+    return [
+        row(first + i, tokens[i % 4], {"n": i}, start + timedelta(seconds=i)) for i in range(count)
+    ]
 
+
+class ArchiveTests(JobCase):
     def test_each_message_once_and_whole(self) -> None:
-        rows = self.rows(200)
+        rows = some(200)
         archive = self.archive(rows[:80], rows[80:])
         found = archive.messages().orderBy("seq").collect()
         self.assertEqual(
@@ -65,7 +65,7 @@ class ArchiveTests(JobCase):
         )
 
     def test_a_period(self) -> None:
-        rows = self.rows(300)
+        rows = some(300)
         archive = self.archive(rows)
         since, until = NINE + timedelta(seconds=100), NINE + timedelta(seconds=140)
         self.assertEqual(seqs(archive.messages(since, until)), list(range(101, 141)))
@@ -75,7 +75,7 @@ class ArchiveTests(JobCase):
 
     def test_compacting(self) -> None:
         """Fewer files, the same messages: before, after, and for one who reads meanwhile."""
-        rows = self.rows(200)
+        rows = some(200)
         archive = self.archive(rows[:70], rows[70:140], rows[140:])
         before, reading = archive.snapshot(), archive.messages()
         self.assertEqual(archive.compact(), len(before.live))
@@ -97,7 +97,7 @@ class ArchiveTests(JobCase):
         self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
 
     def test_an_open_hour_is_left_alone(self) -> None:
-        archive = self.archive(self.rows(200))
+        archive = self.archive(some(200))
         at_ten = datetime(2026, 5, 1, 10, 6, tzinfo=UTC).timestamp()
         archive.compact(now=at_ten)
         found = archive.snapshot()
@@ -106,10 +106,10 @@ class ArchiveTests(JobCase):
         self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
 
     def test_late_messages_of_a_compacted_hour(self) -> None:
-        archive = self.archive(self.rows(100))
+        archive = self.archive(some(100))
         archive.compact()
         archive.clean(timedelta(0))
-        archive = self.archive(self.rows(50, first=101))
+        archive = self.archive(some(50, first=101))
         self.assertEqual(seqs(archive.messages()), list(range(1, 151)))
         archive.compact()
         self.assertEqual(seqs(archive.messages()), list(range(1, 151)))
@@ -117,7 +117,7 @@ class ArchiveTests(JobCase):
 
     def test_killed_while_compacting(self) -> None:
         """Files were written, but the word that they count was not."""
-        archive = self.archive(self.rows(100))
+        archive = self.archive(some(100))
         with mock.patch.object(type(archive.folder), "write", side_effect=KeyboardInterrupt):
             self.assertRaises(KeyboardInterrupt, archive.compact)
         self.assertNotEqual(archive.folder.walk("compact"), [])
@@ -128,32 +128,32 @@ class ArchiveTests(JobCase):
         self.assertEqual(sorted(names), sorted(archive.snapshot().compact))
 
     def test_what_a_killed_driver_left(self) -> None:
-        archive = self.archive(self.rows(100))
+        archive = self.archive(some(100))
         live = self.folder / "archive" / "live"
-        some = next(live.glob("batch=*/date=*/hour=*/token=*/*.parquet"))
-        shutil.copy(some, some.with_name("part-orphan.parquet"))
+        one = next(live.glob("batch=*/date=*/hour=*/token=*/*.parquet"))
+        shutil.copy(one, one.with_name("part-orphan.parquet"))
         self.assertEqual(seqs(archive.messages()), list(range(1, 101)))
 
     def test_a_batch_is_taken_in_once(self) -> None:
         """Spark repeats a batch whose end it has not written down."""
-        archive = self.archive(self.rows(100))
+        archive = self.archive(some(100))
         commits = self.folder / "archive" / "checkpoint" / "commits"
         (commits / "0").unlink()
         (commits / ".0.crc").unlink()
-        archive = self.archive(self.rows(100, first=101))
+        archive = self.archive(some(100, first=101))
         self.assertEqual(seqs(archive.messages()), list(range(1, 201)))
 
     def test_another_checkpoint_is_refused(self) -> None:
         """Its batches have the same numbers, and would be taken for those that are there."""
         from pyspark.errors import StreamingQueryException
 
-        self.archive(self.rows(100))
+        self.archive(some(100))
         shutil.rmtree(self.folder / "archive" / "checkpoint")
-        error = self.assertRaises(StreamingQueryException, self.archive, self.rows(10, first=101))
+        error = self.assertRaises(StreamingQueryException, self.archive, some(10, first=101))
         self.assertIn("begin a new archive at another path", str(error))
 
     def test_another_layout_is_refused(self) -> None:
-        archive = self.archive(self.rows(10))
+        archive = self.archive(some(10))
         about = self.folder / "archive" / "about.json"
         about.write_text('{"subject": ">"}')
         (about.parent / ".about.json.crc").unlink()
@@ -168,6 +168,39 @@ class ArchiveTests(JobCase):
         archive.begin("a.>")
         archive.begin("a.>")
         self.assertIn("is of a.>, not of b", str(self.assertRaises(ValueError, archive.begin, "b")))
+
+
+class LakeTests(JobCase):
+    def test_a_format_that_is_not_there(self) -> None:
+        """Neither of the two comes with Spark: what to do is said."""
+        from rtmb.spark.jobs.lake import LakeArchive
+
+        for form in ("delta", "iceberg"):
+            with self.assertRaisesRegex(ValueError, f"has no {form}: run it with spark-submit"):
+                LakeArchive(self.spark, str(self.folder), form, "t")
+
+    def test_a_table(self) -> None:
+        """Written by the format's own sink: here that of a format which Spark itself has."""
+        from rtmb.spark.jobs import archive
+        from rtmb.spark.jobs.lake import LakeArchive, opened
+        from rtmb.spark.jobs.store import Archive
+        from rtmb.spark.jobs.streams import watch
+
+        rows = some(200)
+        table = f"archive_{self.folder.name.replace('-', '_')}"
+        self.addCleanup(self.spark.sql, f"drop table if exists {table}")
+        self.spark.conf.set("spark.sql.warehouse.dir", str(self.folder / "warehouse"))
+        lake = LakeArchive(self.spark, str(self.folder / "lake"), "parquet", table)
+        lake.begin(">")
+        for _ in range(2):
+            query = archive.write(lake, self.stream(rows[:120], rows[120:]), once=True)
+            watch([archive.job(lake, query)])
+            rows = []
+        found = opened(self.spark, str(self.folder / "lake"))
+        self.assertEqual(seqs(found.messages()), list(range(1, 201)))
+        self.assertEqual(found.subject, ">")
+        plain = Archive(self.spark, str(self.folder / "lake"))
+        self.assertRaises(ValueError, plain.begin, ">")
 
 
 class AgeTests(JobCase):
