@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import click
 
+from rtmb.cli.pipeline.archive import archive
+from rtmb.cli.pipeline.derived import alert, enrich, rollup
 from rtmb.cli.pipeline.run import run
 from rtmb.cli.pipeline.status import status
-from rtmb.cli.pipeline.streams import archive, rollup
 from rtmb.cli.pipeline.tables import query, replay, report
 from rtmb.cli.pipeline.task import Task, perform
 
 #: The commands that are jobs, by name.
 JOBS: dict[str, click.Command] = {
-    str(command.name): command for command in (archive, rollup, query, replay, report)
+    str(command.name): command
+    for command in (archive, rollup, alert, enrich, query, replay, report)
 }
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,3 +150,17 @@ def positions(common: Common, starting: str, ending: str | None) -> None:
     except OptionError as error:
         text = str(error).replace("option startingPosition", "--from")
         raise click.ClickException(text.replace("option endingPosition", "--until")) from None
+
+
+def values(make: Callable[[], object]) -> None:
+    """Values that do not go together."""
+    try:
+        make()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def there(common: Common, name: str, option: str) -> None:
+    """Something is there to be read."""
+    if _is_local(common, name) and not Path(name).exists():
+        raise click.ClickException(f"{option} {name}: there is no such file or folder")

@@ -10,6 +10,7 @@ import time
 from datetime import datetime
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -91,7 +92,7 @@ def check(spark: SparkSession, form: str) -> None:
         jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
             form, state.conf()
         )
-    except PySparkException:
+    except (PySparkException, Py4JJavaError):
         remedy = NEEDS.get(form)
         how = f": run it with spark-submit {remedy}" if remedy else ""
         raise ValueError(f"this Spark session has no {form}{how}") from None

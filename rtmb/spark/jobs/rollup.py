@@ -19,11 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rtmb.core.subjects import overlap
 from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.jobs.files import Folder
-from rtmb.spark.jobs.messages import json_field, patterns
+from rtmb.spark.jobs.messages import NOT_IN_SUBJECTS, json_field, patterns
 from rtmb.spark.jobs.streams import triggered
 
 #: What the columns of a roll-up are called, besides the fields.
 _OWN_COLUMNS = ("start", "end", "key", "count", "rate")
+
+#: How times are written in messages.
+STAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 _PARTS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
@@ -136,11 +139,10 @@ def windows(messages: DataFrame, rollup: Rollup) -> DataFrame:
 
 def as_messages(rolled: DataFrame, prefix: str = "rollup") -> DataFrame:
     """Windows as messages: JSON on `<prefix>.<key>`. What a subject cannot hold becomes `_`."""
-    key = fn.regexp_replace("key", r"[\s*>]|(?<=\.)(?=\.)|^(?=\.)|(?<=\.)$|^$", "_")
-    stamp = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
+    key = fn.regexp_replace("key", NOT_IN_SUBJECTS, "_")
     return rolled.select(
         fn.concat_ws(".", fn.lit(prefix), key).alias("subject"),
-        fn.to_json(fn.struct("*"), {"timestampFormat": stamp}).cast("binary").alias("data"),
+        fn.to_json(fn.struct("*"), {"timestampFormat": STAMP}).cast("binary").alias("data"),
         fn.concat_ws("/", "key", fn.unix_millis("start").cast("string")).alias("id"),
     )
 

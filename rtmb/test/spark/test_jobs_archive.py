@@ -187,9 +187,10 @@ class LakeTests(JobCase):
         from rtmb.spark.jobs.streams import watch
 
         rows = some(200)
-        table = f"archive_{self.folder.name.replace('-', '_')}"
-        self.addCleanup(self.spark.sql, f"drop table if exists {table}")
-        self.spark.conf.set("spark.sql.warehouse.dir", str(self.folder / "warehouse"))
+        place = (self.folder / "warehouse").as_uri()
+        self.spark.sql(f"create database lake_test location '{place}'")
+        self.addCleanup(self.spark.sql, "drop database lake_test cascade")
+        table = "lake_test.messages"
         lake = LakeArchive(self.spark, str(self.folder / "lake"), "parquet", table)
         lake.begin(">")
         for _ in range(2):
