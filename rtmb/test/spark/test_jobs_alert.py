@@ -79,13 +79,13 @@ class AlertTests(BrokerJobCase):
         ]
 
     def test_once_when_it_begins_and_once_when_it_ends(self) -> None:
-        self.watch(self.minutes(20, 40, 41), self.minutes(42, 20, 20, first=3))
+        self.watch(self.minutes(20, 40, 41), self.minutes(42, 20, 20, 20, first=3))
         subject = "alert.heat.room.1"
         self.assertEqual(self.heard(), [(subject, "begins", "09:59"), (subject, "ends", "09:59")])
         # Another run goes on: what was told is not told again.
-        self.watch(self.minutes(50, 51, 52, first=6))
-        self.assertEqual(self.heard()[2:], [(subject, "begins", "10:04")])
-        self.watch(self.minutes(53, 54, first=9))
+        self.watch(self.minutes(50, 51, 52, first=7))
+        self.assertEqual(self.heard()[2:], [(subject, "begins", "10:05")])
+        self.watch(self.minutes(53, 54, first=10))
         self.assertEqual(len(self.heard()), 3)
 
     def test_a_batch_done_again_tells_nothing_twice(self) -> None:
