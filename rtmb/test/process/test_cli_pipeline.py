@@ -9,10 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 import urllib.request
 from pathlib import Path
 
-from rtmb.test.support.processes import PATIENCE, RawClient, WithProcesses, environment
+from rtmb.test.support.processes import (
+    PATIENCE,
+    RawClient,
+    WithProcesses,
+    environment,
+    need,
+)
+from rtmb.test.support.spark_jobs import has_module
 
 #: A mistake is told in 2 s by someone who has the machine to himself; here others work as well.
 SOON = 10.0
@@ -98,6 +106,25 @@ class MistakeTests(PipelineCase):
         done = self.run_pipeline("archive", "--servers", server, "--json")
         self.assertEqual((done.returncode, done.stderr), (1, ""))
         self.assertIn("--journal", json.loads(done.stdout)["error"])
+
+
+class ImportTests(unittest.TestCase):
+    def test_help_needs_no_pyspark(self) -> None:
+        program = (
+            "import sys; from rtmb.cli.pipeline import pipeline\n"
+            "assert 'pyspark' not in sys.modules and 'twisted' not in sys.modules, sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", program], env=environment(), check=True)
+
+    def test_the_jobs_do_without_twisted(self) -> None:
+        names = "alert archive broker charts enrich files lake messages page"
+        names += " query replay report rollup store streams"
+        program = (
+            f"import sys; from rtmb.spark.jobs import {', '.join(names.split())}\n"
+            "assert 'twisted' not in sys.modules"
+        )
+        need(self, has_module("pyspark"), "there is no pyspark")
+        subprocess.run([sys.executable, "-c", program], env=environment(), check=True)
 
 
 class StatusTests(PipelineCase):

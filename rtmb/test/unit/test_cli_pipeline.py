@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.cli.pipeline import pipeline
-from rtmb.test.support.processes import environment, need
-from rtmb.test.support.spark_jobs import (
-    has_module,
-)
 
 
 class CommandTests(SynchronousTestCase):
@@ -40,19 +34,3 @@ class CommandTests(SynchronousTestCase):
         )
         ago = datetime.now(UTC) - moment.convert("2h", None, None)
         self.assertApproximates(ago.total_seconds(), 7200, 60)
-
-    def test_help_needs_no_pyspark(self) -> None:
-        program = (
-            "import sys; from rtmb.cli.pipeline import pipeline\n"
-            "assert 'pyspark' not in sys.modules and 'twisted' not in sys.modules, sys.modules"
-        )
-        subprocess.run([sys.executable, "-c", program], env=environment(), check=True)
-
-    def test_the_jobs_do_without_twisted(self) -> None:
-        names = "archive broker charts files messages page query replay report rollup store streams"
-        program = (
-            f"import sys; from rtmb.spark.jobs import {', '.join(names.split())}\n"
-            "assert 'twisted' not in sys.modules"
-        )
-        need(self, has_module("pyspark"), "there is no pyspark")
-        subprocess.run([sys.executable, "-c", program], env=environment(), check=True)

@@ -94,7 +94,6 @@ LONG_FILES = {
     "rtmb/doors/nats/walk.py": "to be divided",
     "rtmb/cli/top.py": "to be divided",
     "rtmb/spark/source.py": "to be divided",
-    "rtmb/test/spark/test_spark_jobs.py": "to be divided",
     "rtmb/test/unit/test_http_journal.py": "to be divided",
     "rtmb/test/unit/test_nats.py": "to be divided",
 }
