@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -93,7 +94,6 @@ LONG_FILES = {
     "rtmb/doors/nats/protocol.py": "to be divided",
     "rtmb/cli/top.py": "to be divided",
     "rtmb/spark/source.py": "to be divided",
-    "rtmb/test/spark/test_spark_jobs.py": "to be divided",
     "rtmb/test/unit/test_http_journal.py": "to be divided",
     "rtmb/test/unit/test_nats.py": "to be divided",
 }
@@ -166,6 +166,14 @@ class SizeTests(SynchronousTestCase):
         for path, text in sources(*self.everywhere).items():
             if text:
                 self.assertTrue(ast.get_docstring(ast.parse(text)), path)
+
+
+class ContributingTests(SynchronousTestCase):
+    def test_it_names_what_is_there(self) -> None:
+        text = (ROOT / "CONTRIBUTING.md").read_text()
+        named = re.findall(r"`((?:rtmb|docs|benchmarks|examples)/[\w./]+)`", text)
+        self.assertGreater(len(named), 30)
+        self.assertEqual([name for name in named if not (ROOT / name).exists()], [])
 
 
 class TestsTests(SynchronousTestCase):
