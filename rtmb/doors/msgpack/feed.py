@@ -153,9 +153,10 @@ class Feed:
 
     # Retained values
 
-    def topics(self) -> list[str]:
-        """Every topic that may have a value now."""
-        return [topic.name for topic in chain(self.hub.history, self.own)]
+    def topics(self) -> list[bytes]:
+        """Every topic that may have a value now, as bytes: to make text of all of them at once
+        would take long."""
+        return [*self.hub.history.topics, *self.own.topics]
 
     def newest(self, topic: str) -> Message | None:
         """The retained value of a topic."""

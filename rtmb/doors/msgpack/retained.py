@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rtmb.codecs.msgpack import pack
+from rtmb.core.subjects import from_raw, to_raw
 from rtmb.doors.msgpack.feed import Entry, Feed, Wanted
 from rtmb.doors.msgpack.globs import compile_glob, has_glob
 from rtmb.doors.outbox import PIECE
@@ -33,7 +34,7 @@ class Retained:
         self._asked: OrderedDict[Wanted, None] = OrderedDict()
         #: The topics that the first of these has not looked at yet, and how it looks at them; None:
         #: it has not begun.
-        self._look: tuple[Iterator[str], Callable[[str], object]] | None = None
+        self._look: tuple[Iterator[bytes], Callable[[str], object]] | None = None
         #: Topics that messages were sent on meanwhile, with the number of the last.
         self._heard: dict[str, int] = {}
 
@@ -72,7 +73,8 @@ class Retained:
         while self._asked:
             wanted = next(iter(self._asked))
             topics, matches = self._look = self._look or self._begin(wanted.pattern)
-            for looked, topic in enumerate(topics, 1):
+            for looked, name in enumerate(topics, 1):
+                topic = from_raw(name)
                 if matches(topic) and topic not in coming and self._is_due(topic, wanted):
                     message = self._feed.newest(topic)
                     if message is not None:
@@ -87,10 +89,10 @@ class Retained:
                 break
         return entries
 
-    def _begin(self, pattern: str) -> tuple[Iterator[str], Callable[[str], object]]:
+    def _begin(self, pattern: str) -> tuple[Iterator[bytes], Callable[[str], object]]:
         if has_glob(pattern):
             return iter(self._feed.topics()), compile_glob(pattern).fullmatch
-        return iter((pattern,)), pattern.__eq__
+        return iter((to_raw(pattern),)), pattern.__eq__
 
     def _is_due(self, topic: str, wanted: Wanted) -> bool:
         """Whether a client wants the retained value of a topic because of this pattern: it may see

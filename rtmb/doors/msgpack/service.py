@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -30,6 +32,14 @@ _FRAME_COST = 64
 #: Topics of which it is known what they are, and the bytes that they may have.
 _CACHE, _CACHE_SIZE = 16_384, 4 << 20
 
+#: How long those who do not keep up, together, may take before it is others' turn, in seconds.
+_TURN = 0.005
+
+
+def _end_of_turn() -> Callable[[], bool]:
+    end = perf_counter() + _TURN
+    return lambda: perf_counter() >= end
+
 
 class MsgpackFactory(Roster[MsgpackProtocol], ServerFactory):
     """All clients of the door, and what they share: the feed, and who they are."""
@@ -42,7 +52,7 @@ class MsgpackFactory(Roster[MsgpackProtocol], ServerFactory):
         user = None if self.authenticator.required else ANYONE
         self.feed = Feed(self.hub, self.settings, user)
         #: What clients that do not keep up, or look for retained values, do in turns.
-        self.jobs = Cooperator(scheduler=lambda call: self.reactor.callLater(0, call))
+        self.jobs = Cooperator(_end_of_turn, lambda call: self.reactor.callLater(0, call))
         #: Topics as they are written: the text, whether it is a subject, whether clients may
         #: publish it.
         self.topics: Recent[bytes, tuple[str, bool, bool]] = Recent(_CACHE, _CACHE_SIZE)

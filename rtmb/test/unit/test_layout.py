@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -93,7 +94,6 @@ LONG_FILES = {
     "rtmb/doors/nats/protocol.py": "to be divided",
     "rtmb/cli/top.py": "to be divided",
     "rtmb/spark/source.py": "to be divided",
-    "rtmb/test/spark/test_spark_jobs.py": "to be divided",
     "rtmb/test/unit/test_http_journal.py": "to be divided",
     "rtmb/test/unit/test_nats.py": "to be divided",
 }
@@ -168,6 +168,14 @@ class SizeTests(SynchronousTestCase):
                 self.assertTrue(ast.get_docstring(ast.parse(text)), path)
 
 
+class ContributingTests(SynchronousTestCase):
+    def test_it_names_what_is_there(self) -> None:
+        text = (ROOT / "CONTRIBUTING.md").read_text()
+        named = re.findall(r"`((?:rtmb|docs|benchmarks|examples)/[\w./]+)`", text)
+        self.assertGreater(len(named), 30)
+        self.assertEqual([name for name in named if not (ROOT / name).exists()], [])
+
+
 class TestsTests(SynchronousTestCase):
     """The tests are sorted by what they need."""
 
@@ -182,6 +190,11 @@ class TestsTests(SynchronousTestCase):
             for name in imported(ast.parse(text)):
                 if name.startswith("rtmb.test."):
                     self.assertTrue(name.startswith("rtmb.test.support."), f"{path} imports {name}")
+
+    def test_folders_go_with_their_test(self) -> None:
+        """What trial's `mktemp` makes stays, under pytest in the folder where it runs."""
+        for path, text in sources("rtmb/test").items():
+            self.assertNotIn("self.mktemp" + "(", text, f"{path}: use `folder` of support/files.py")
 
     def test_unit_tests_need_no_socket_and_no_process(self) -> None:
         outside = {"subprocess", "socket", "threading", "asyncio", "pyspark", "selenium"}
