@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import cast
 
 from twisted.internet.defer import Deferred, fail
@@ -43,7 +44,7 @@ class OptionTests(SynchronousTestCase):
 class TicketTests(SynchronousTestCase):
     def test_they_expire_and_are_bounded(self) -> None:
         self.now = 100.0
-        self.patch(access.time, "monotonic", lambda: self.now)
+        self.patch(time, "monotonic", lambda: self.now)
         self.patch(access, "_MOST_TICKETS", 2)
         door = access.Access(Settings(), Broken())
         ticket, late = door.ticket_for(ANYONE), door.ticket_for(ANYONE)
