@@ -21,7 +21,13 @@ from rtmb.doors.http.kit import (
     require_unrestricted,
 )
 from rtmb.doors.http.monitor import OFFSET, PAGE_LIMIT, Monitored, page_of
-from rtmb.doors.http.operations import Choice, Operation, Page, Text, operation
+from rtmb.doors.http.operations import (
+    ChoiceParameter,
+    Operation,
+    PageParameter,
+    TextParameter,
+    operation,
+)
 from rtmb.interfaces import IClient
 
 #: How `/connz` can be sorted. The largest comes first, but for these two; and as in nats-server,
@@ -41,16 +47,18 @@ _SORTS: dict[str, Callable[[IClient], float]] = {
     "rtt": lambda c: c.rtt or 0.0,
 }
 _RISING = ("cid", "start")
-_SORT = Choice("sort", "Which come first", "cid", tuple(_SORTS), "invalid sorting option: {word}")
-_STATE = Choice(
+_SORT = ChoiceParameter(
+    "sort", "Which come first", "cid", tuple(_SORTS), "invalid sorting option: {word}"
+)
+_STATE = ChoiceParameter(
     "state",
     "Which; who has left is not kept",
     "open",
     ("open", "all", "any", "closed"),
     "Error decoding state for {word}",
 )
-_SUBS = Text("subs", "1 to list the subscriptions, or detail", "")
-_CID = Page("cid", "Only this client", 0)
+_SUBS = TextParameter("subs", "1 to list the subscriptions, or detail", "")
+_CID = PageParameter("cid", "Only this client", 0)
 
 
 class Connz(Monitored):
@@ -109,7 +117,7 @@ class Closed(msgspec.Struct):
     cid: int
 
 
-class Connection(Endpoint):
+class CloseClient(Endpoint):
     """``/connections/{cid}``: DELETE closes a client."""
 
     @operation(

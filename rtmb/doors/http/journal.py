@@ -36,7 +36,7 @@ from rtmb.doors.http.journal_call import (
     selected,
     selection,
 )
-from rtmb.doors.http.journal_publish import Publish
+from rtmb.doors.http.journal_publish import PublishBatch
 from rtmb.doors.http.journal_wait import Wait
 from rtmb.doors.http.kit import (
     Code,
@@ -51,7 +51,13 @@ from rtmb.doors.http.kit import (
     user_of,
     whole_number,
 )
-from rtmb.doors.http.operations import Choice, Number, Switch, Text, operation
+from rtmb.doors.http.operations import (
+    ChoiceParameter,
+    NumberParameter,
+    SwitchParameter,
+    TextParameter,
+    operation,
+)
 from rtmb.doors.http.slices import CutOffError, sliced_answer
 
 if TYPE_CHECKING:
@@ -71,12 +77,12 @@ class Read(JournalEndpoint):
             EPOCH,
             SUBJECT,
             FROM,
-            Number("to", "The number before which to end; the next one if left out", 0),
-            Text("partition", "i/n: the part i of n of that range", ""),
-            Number("limit", "So many messages at most", 0),
-            Text("consumer", "Whose lease this renews", ""),
-            Switch("headers", "0 leaves the headers out", True),
-            Choice("format", "The form of the answer", "arrow", ("arrow", "json")),
+            NumberParameter("to", "The number before which to end; the next one if left out", 0),
+            TextParameter("partition", "i/n: the part i of n of that range", ""),
+            NumberParameter("limit", "So many messages at most", 0),
+            TextParameter("consumer", "Whose lease this renews", ""),
+            SwitchParameter("headers", "0 leaves the headers out", True),
+            ChoiceParameter("format", "The form of the answer", "arrow", ("arrow", "json")),
         ),
         answer=(arrow.StreamWriter.media_type, json_lines.LinesWriter.media_type),
         errors=JOURNAL_ERRORS,
@@ -146,9 +152,9 @@ class Position(JournalEndpoint):
     @operation(
         "The number to begin with",
         query=(
-            Choice("at", "Which end of the journal", "", ("earliest", "latest")),
-            Text("time", "Seconds since 1970: the first message that is not older", ""),
-            Number("behind", "A position: tell how far it is behind", 0),
+            ChoiceParameter("at", "Which end of the journal", "", ("earliest", "latest")),
+            TextParameter("time", "Seconds since 1970: the first message that is not older", ""),
+            NumberParameter("behind", "A position: tell how far it is behind", 0),
         ),
         errors=(Code.BAD_REQUEST, Code.NO_JOURNAL),
     )
@@ -177,7 +183,7 @@ class NewLease(msgspec.Struct):
     subjects: list[str] = msgspec.field(default_factory=lambda: [">"])
 
 
-class Leases(JournalEndpoint):
+class LeaseEndpoint(JournalEndpoint):
     """``/journal/leases/{consumer}``. Each user has consumers of their own."""
 
     def _consumer(self, request: Request) -> str:
@@ -240,7 +246,7 @@ def journal_table(broker: Broker) -> dict[str, Endpoint]:
         "/journal": Read(broker),
         "/journal/position": Position(broker),
         "/journal/wait": Wait(broker),
-        "/journal/leases/{consumer}": Leases(broker),
-        "/journal/publish": Publish(broker),
+        "/journal/leases/{consumer}": LeaseEndpoint(broker),
+        "/journal/publish": PublishBatch(broker),
         "/journalz": Journalz(broker),
     }

@@ -15,7 +15,7 @@ from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.subjects import is_subject
 from rtmb.doors.http.journal_call import JournalEndpoint, finish, may_not
 from rtmb.doors.http.kit import Code, RefusedError, argument, bad, body_of, user_of, whole_number
-from rtmb.doors.http.operations import Number, Text, operation
+from rtmb.doors.http.operations import NumberParameter, TextParameter, operation
 from rtmb.doors.http.slices import work
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _STEP = 256
 _ID = ID_HEADER.encode()
 
 
-class Publish(JournalEndpoint):
+class PublishBatch(JournalEndpoint):
     """An Arrow stream with the columns `subject` and `data`, and, if there, `headers`, `reply` and
     `id`. Without ids, ``source`` and ``first`` in the query name the rows: ``source/first``, and so
     on. All is looked at before anything is published. Ids are of the user who gave them."""
@@ -62,8 +62,8 @@ class Publish(JournalEndpoint):
     @operation(
         "Publish many messages, each with an id, each once",
         query=(
-            Text("source", "The name of the rows that have no ids", ""),
-            Number("first", "The number of the first of them", 0),
+            TextParameter("source", "The name of the rows that have no ids", ""),
+            NumberParameter("first", "The number of the first of them", 0),
         ),
         body=arrow.StreamWriter.media_type,
         answer=dict[str, int],

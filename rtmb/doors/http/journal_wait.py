@@ -21,7 +21,7 @@ from rtmb.doors.http.journal_call import (
     selection,
 )
 from rtmb.doors.http.kit import Code, RefusedError, number_of_seconds, whole_number
-from rtmb.doors.http.operations import Number, Seconds, operation
+from rtmb.doors.http.operations import NumberParameter, SecondsParameter, operation
 from rtmb.doors.http.slices import Slice
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ class Wait(JournalEndpoint):
             EPOCH,
             SUBJECT,
             FROM,
-            Number("messages", "So many at most", 0),
-            Number("bytes", "So many bytes of payload at most", 0),
-            Number("least", "So many are worth an answer", 1),
-            Seconds("timeout", "Seconds to wait for them", 0.0, LONGEST_WAIT),
+            NumberParameter("messages", "So many at most", 0),
+            NumberParameter("bytes", "So many bytes of payload at most", 0),
+            NumberParameter("least", "So many are worth an answer", 1),
+            SecondsParameter("timeout", "Seconds to wait for them", 0.0, LONGEST_WAIT),
         ),
         errors=(*JOURNAL_ERRORS, Code.TOO_MANY),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 from twisted.internet.task import LoopingCall
@@ -21,6 +21,7 @@ from rtmb.codecs.json_message import (
 from rtmb.core.message import Message
 from rtmb.core.subjects import is_pattern, is_subject
 from rtmb.core.subscriptions import Subscription
+from rtmb.doors.http.json_protocol import JsonCommand, decode_command, request_id_of
 from rtmb.doors.http.kit import Code, RefusedError, bad, encode_json, reply_of, user_of
 from rtmb.doors.http.sockets import (
     GOING_AWAY,
@@ -39,90 +40,6 @@ from rtmb.doors.session import LAME_DUCK, STOPPING
 HEARTBEAT = 30.0
 #: How often a subscription with a `max_rate` sends what it has, in seconds.
 _BEAT = 0.1
-
-
-# The JSON protocol
-
-
-class Body(msgspec.Struct):
-    """A message that is published."""
-
-    payload: Any = msgspec.UNSET
-    id: str | None = None
-    encoding: str | None = None
-    headers: dict[str, str | list[str]] = {}
-    reply: str | None = None
-
-
-class Command(msgspec.Struct):
-    """What a client may say."""
-
-    type: Literal["subscribe", "unsubscribe", "publish", "ping"]
-    topic: str | None = None
-    message: Body | None = None
-    client_id: str | None = None
-    last_n: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
-    max_rate: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
-    request_id: str | int | None = None
-
-
-class Fault(msgspec.Struct):
-    """Why a command was refused, or the connection is closed."""
-
-    code: str
-    message: str
-
-
-class Dropped(msgspec.Struct):
-    """What a client did not get because it did not read."""
-
-    count: int
-    topics: list[str]
-
-
-class Sampled(msgspec.Struct):
-    """How many messages there were in the last second, and how many were shown."""
-
-    seen: int
-    sent: int
-
-
-class Shown(msgspec.Struct, omit_defaults=True):
-    """A message as clients get it; an `ack` has only its id."""
-
-    id: str
-    payload: Any = msgspec.UNSET
-    encoding: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET
-    headers: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
-    reply: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class Said(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What the broker may say. It is written field by field; this is its description."""
-
-    type: Literal["ack", "event", "error", "pong", "info"]
-    ts: str
-    request_id: str | int | msgspec.UnsetType = msgspec.UNSET
-    topic: str | msgspec.UnsetType = msgspec.UNSET
-    status: Literal["ok"] | msgspec.UnsetType = msgspec.UNSET
-    message: Shown | msgspec.UnsetType = msgspec.UNSET
-    error: Fault | msgspec.UnsetType = msgspec.UNSET
-    msg: str | msgspec.UnsetType = msgspec.UNSET
-    dropped: Dropped | msgspec.UnsetType = msgspec.UNSET
-    sampled: Sampled | msgspec.UnsetType = msgspec.UNSET
-
-
-_command = msgspec.json.Decoder(Command).decode
-
-
-def _request_id(text: str | bytes) -> Any:
-    """The request id of a command that is wrong in some other way."""
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    given = found.get("request_id") if isinstance(found, dict) else None
-    return given if isinstance(given, (str, int)) else None
 
 
 class Sampler:
@@ -325,9 +242,9 @@ class JsonClient(Socket, Stream):
         request_id: Any = None
         try:
             try:
-                command = _command(text)
+                command = decode_command(text)
             except msgspec.ValidationError as error:
-                request_id = _request_id(text)
+                request_id = request_id_of(text)
                 raise bad(str(error)) from None
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise bad("that is no JSON") from None
@@ -337,7 +254,7 @@ class JsonClient(Socket, Stream):
             said = {"code": error.code.name, "message": str(error)}
             self.tell("error", request_id=request_id, error=said)
 
-    def _do(self, command: Command) -> None:
+    def _do(self, command: JsonCommand) -> None:
         if command.type == "ping":
             self.tell("pong", request_id=command.request_id)
             return
@@ -353,10 +270,10 @@ class JsonClient(Socket, Stream):
         else:
             self._unsubscribe(command, command.topic)
 
-    def _ack(self, command: Command, **fields: Any) -> None:
+    def _ack(self, command: JsonCommand, **fields: Any) -> None:
         self.tell("ack", request_id=command.request_id, topic=command.topic, status="ok", **fields)
 
-    def _subscribe(self, command: Command, topic: str) -> None:
+    def _subscribe(self, command: JsonCommand, topic: str) -> None:
         if not is_pattern(topic):
             raise bad(f"not a topic or pattern: {topic!r}")
         rule = self.user.subscribe
@@ -379,7 +296,7 @@ class JsonClient(Socket, Stream):
         if command.max_rate is not None:
             self._samplers[topic] = Sampler(self, subscription, command.max_rate)
 
-    def _unsubscribe(self, command: Command, topic: str) -> None:
+    def _unsubscribe(self, command: JsonCommand, topic: str) -> None:
         subscription = self.by_pattern.pop(topic, None)
         if subscription is None:
             raise RefusedError(Code.TOPIC_NOT_FOUND, f"you are not subscribed to {topic}")
@@ -392,7 +309,7 @@ class JsonClient(Socket, Stream):
         if sampler is not None:
             sampler.stop()
 
-    def _publish(self, command: Command, topic: str) -> None:
+    def _publish(self, command: JsonCommand, topic: str) -> None:
         body = command.message
         if body is None or body.payload is msgspec.UNSET:
             raise bad("message.payload is required")

@@ -30,17 +30,23 @@ from rtmb.doors.http.kit import (
     bad,
 )
 from rtmb.doors.http.metrics import memory
-from rtmb.doors.http.operations import Operation, Page, Switch, Text, operation
+from rtmb.doors.http.operations import (
+    Operation,
+    PageParameter,
+    SwitchParameter,
+    TextParameter,
+    operation,
+)
 from rtmb.interfaces import IClient
 
 #: How many entries a page has when nobody says, as in nats-server.
 LIMIT = 1024
 
 
-OFFSET = Page("offset", "How many to leave out at the beginning", 0)
-PAGE_LIMIT = Page("limit", "How many at most", LIMIT)
-_SUBS = Switch("subs", "Whether to list the subscriptions", False)
-_TEST = Text("test", "A subject: list who would receive it", "")
+OFFSET = PageParameter("offset", "How many to leave out at the beginning", 0)
+PAGE_LIMIT = PageParameter("limit", "How many at most", LIMIT)
+_SUBS = SwitchParameter("subs", "Whether to list the subscriptions", False)
+_TEST = TextParameter("test", "A subject: list who would receive it", "")
 
 
 def page_of(request: Request) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import msgspec
 from twisted.web.server import Request
 
 from rtmb import __version__
-from rtmb.doors.http.json_socket import Command, Said
+from rtmb.doors.http.json_protocol import JsonCommand, Said
 from rtmb.doors.http.kit import Code, Endpoint, answer
 from rtmb.doors.http.operations import Operation, Parameter, operation
 
@@ -149,7 +149,7 @@ def _error(about: str) -> dict[str, Any]:
 def asyncapi() -> dict[str, Any]:
     """The whole document."""
     (command, said), schemas = msgspec.json.schema_components(
-        [Command, Said], ref_template=_COMPONENTS
+        [JsonCommand, Said], ref_template=_COMPONENTS
     )
     messages = {"command": command, "said": said}
     channel = {"$ref": "#/channels/ws"}

@@ -43,7 +43,7 @@ class Parameter(Generic[T]):
         raise NotImplementedError
 
 
-class Text(Parameter[str]):
+class TextParameter(Parameter[str]):
     """Any text."""
 
     def of(self, request: Request) -> str:
@@ -54,7 +54,7 @@ class Text(Parameter[str]):
         return {"type": "string"}
 
 
-class Switch(Parameter[bool]):
+class SwitchParameter(Parameter[bool]):
     """On or off."""
 
     def of(self, request: Request) -> bool:
@@ -65,7 +65,7 @@ class Switch(Parameter[bool]):
         return {"enum": ["0", "1", "true", "false"]}
 
 
-class Number(Parameter[int]):
+class NumberParameter(Parameter[int]):
     """A whole number, 0 or above."""
 
     def of(self, request: Request) -> int:
@@ -76,7 +76,7 @@ class Number(Parameter[int]):
         return {"type": "integer", "minimum": 0, "maximum": 10**17, "default": self.default}
 
 
-class Page(Parameter[int]):
+class PageParameter(Parameter[int]):
     """A number of nats-server's pages: below zero counts as left out there."""
 
     def of(self, request: Request) -> int:
@@ -89,7 +89,7 @@ class Page(Parameter[int]):
 
 
 @dataclass(frozen=True)
-class Choice(Parameter[str]):
+class ChoiceParameter(Parameter[str]):
     """One of several words."""
 
     choices: tuple[str, ...] = ()
@@ -104,11 +104,12 @@ class Choice(Parameter[str]):
 
     @property
     def schema(self) -> dict[str, Any]:
-        return {"enum": list(self.choices), "default": self.default}
+        default = {"default": self.default} if self.default else {}
+        return {"enum": list(self.choices), **default}
 
 
 @dataclass(frozen=True)
-class Seconds(Parameter[float]):
+class SecondsParameter(Parameter[float]):
     """A number of seconds above 0."""
 
     most: float = 0.0

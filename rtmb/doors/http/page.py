@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rtmb.broker import Broker
 
 
-class Page(Endpoint):
+class LivePage(Endpoint):
     """The page at ``/``; an upgrade there is a NATS client's. It may use nothing from elsewhere,
     and run nothing but itself."""
 

@@ -33,7 +33,14 @@ from rtmb.doors.http.kit import (
     user_of,
     whole_number,
 )
-from rtmb.doors.http.operations import BYTES, Number, Seconds, Switch, Text, operation
+from rtmb.doors.http.operations import (
+    BYTES,
+    NumberParameter,
+    SecondsParameter,
+    SwitchParameter,
+    TextParameter,
+    operation,
+)
 from rtmb.doors.http.visitors import Visitor, Visitors
 
 if TYPE_CHECKING:
@@ -129,7 +136,7 @@ class KeptMessage(msgspec.Struct):
     reply: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Published(msgspec.Struct):
+class PublishResult(msgspec.Struct):
     """A message was published, and so many subscriptions got it."""
 
     status: str
@@ -137,10 +144,12 @@ class Published(msgspec.Struct):
     receivers: int
 
 
-SYSTEM = Switch("system", "Whether the broker's own topics are listed as well", False)
-_LAST_N = Number("last_n", "So many of the newest messages; all that are remembered if left out", 0)
-_REPLY = Text("reply", "The subject where an answer is expected", "")
-_TIMEOUT = Seconds("timeout", "Seconds to wait for a reply", TIMEOUT, LONGEST)
+SYSTEM = SwitchParameter("system", "Whether the broker's own topics are listed as well", False)
+_LAST_N = NumberParameter(
+    "last_n", "So many of the newest messages; all that are remembered if left out", 0
+)
+_REPLY = TextParameter("reply", "The subject where an answer is expected", "")
+_TIMEOUT = SecondsParameter("timeout", "Seconds to wait for a reply", TIMEOUT, LONGEST)
 _HEADERS = (
     ("Nats-Msg-Id", "The id of the message; any header that begins with Nats- passes as it is"),
     ("X-Message-Name", "The header Name of the message; so for any other name"),
@@ -249,7 +258,7 @@ class Health(Endpoint):
         )
 
 
-class Stats(Endpoint):
+class StatsEndpoint(Endpoint):
     """``/stats``."""
 
     @operation("How often each topic was published on", query=(SYSTEM,), answer=TopicStats)
@@ -264,7 +273,7 @@ class Stats(Endpoint):
         )
 
 
-class Publish(Endpoint):
+class PublishOne(Endpoint):
     """``/publish/{subject}``: the body is the payload."""
 
     def __init__(self, broker: Broker, visitors: Visitors) -> None:
@@ -291,7 +300,7 @@ class Publish(Endpoint):
         query=(_REPLY,),
         headers=_HEADERS,
         body=BYTES,
-        answer=Published,
+        answer=PublishResult,
         errors=_PUBLISH_ERRORS,
     )
     def render_POST(self, request: Request) -> Any:
@@ -300,10 +309,10 @@ class Publish(Endpoint):
         visitor = self.visitor(request)
         count = self.hub.publish(message, visitor)
         visitor.leave("")
-        return Published("published", shown(message.subject), count)
+        return PublishResult("published", shown(message.subject), count)
 
 
-class Ask(Publish):
+class Ask(PublishOne):
     """``/request/{subject}``: publishes, and answers with the first reply."""
 
     @operation(
@@ -390,8 +399,8 @@ def rest_table(broker: Broker, visitors: Visitors) -> dict[str, Endpoint]:
         "/topics": Topics(broker),
         "/topics/{name}/messages": Messages(broker),
         "/topics/{name}": OneTopic(broker),
-        "/publish/{subject}": Publish(broker, visitors),
+        "/publish/{subject}": PublishOne(broker, visitors),
         "/request/{subject}": Ask(broker, visitors),
         "/health": Health(broker),
-        "/stats": Stats(broker),
+        "/stats": StatsEndpoint(broker),
     }

@@ -16,7 +16,7 @@ from rtmb.config import Settings
 from rtmb.doors.http.access import Access, Tickets
 from rtmb.doors.http.api_page import ApiPage, api_page
 from rtmb.doors.http.connection import HttpChannel, HttpRequest
-from rtmb.doors.http.connz import Connection, Connz, Leafz
+from rtmb.doors.http.connz import CloseClient, Connz, Leafz
 from rtmb.doors.http.journal import journal_table
 from rtmb.doors.http.json_socket import JsonSocketFactory
 from rtmb.doors.http.kit import Endpoint
@@ -24,7 +24,7 @@ from rtmb.doors.http.metrics import Metrics
 from rtmb.doors.http.monitor import Healthz, Ratez, Routez, Subsz, Varz
 from rtmb.doors.http.nats_socket import NatsSocketEndpoint
 from rtmb.doors.http.openapi import Description, asyncapi, openapi
-from rtmb.doors.http.page import Page
+from rtmb.doors.http.page import LivePage
 from rtmb.doors.http.rest import rest_table
 from rtmb.doors.http.router import NotFound, Router
 from rtmb.doors.http.sockets import SocketEndpoint
@@ -77,7 +77,7 @@ class HttpSite(Site):
         nats = NatsSocketEndpoint(broker, self)
         requests, sockets, page = Description(broker), Description(broker), ApiPage(broker)
         table: dict[str, Endpoint] = {
-            "/": Page(broker, nats),
+            "/": LivePage(broker, nats),
             "/nats": nats,
             "/ws": SocketEndpoint(broker, JsonSocketFactory(self.streams), "JSON over WebSocket"),
             "/events/{pattern}": Events(broker, self.streams),
@@ -86,7 +86,7 @@ class HttpSite(Site):
             "/healthz": Healthz(broker),
             "/varz": Varz(broker),
             "/connz": Connz(broker),
-            "/connections/{cid}": Connection(broker),
+            "/connections/{cid}": CloseClient(broker),
             "/subsz": Subsz(broker),
             "/topicz": Topicz(broker),
             "/ratez": Ratez(broker),

@@ -31,7 +31,7 @@ from rtmb.doors.http.kit import (
     pattern_of,
     user_of,
 )
-from rtmb.doors.http.operations import Number, Text, operation
+from rtmb.doors.http.operations import NumberParameter, TextParameter, operation
 from rtmb.doors.http.streams import GO_ELSEWHERE, Stream, Streams, own_connection
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ _RETRY = 1000
 _ID = re.compile(r"(\d{1,18})-(\d{1,9})")
 
 
-_LAST_N = Number("last_n", "So many of the newest messages of each subject first", 0)
-_LAST_EVENT_ID = Text("last_event_id", "As the header Last-Event-ID", "")
+_LAST_N = NumberParameter("last_n", "So many of the newest messages of each subject first", 0)
+_LAST_EVENT_ID = TextParameter("last_event_id", "As the header Last-Event-ID", "")
 
 
 def micros(time: float) -> int:

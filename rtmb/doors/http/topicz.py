@@ -12,7 +12,7 @@ from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
 from rtmb.doors.http.kit import Code
 from rtmb.doors.http.monitor import OFFSET, PAGE_LIMIT, Monitored, page_of
-from rtmb.doors.http.operations import Choice, Operation, Text
+from rtmb.doors.http.operations import ChoiceParameter, Operation, TextParameter
 from rtmb.doors.http.rest import SYSTEM, lister
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 PREVIEW = 200
 #: Rates are worked out again after this many seconds at the earliest.
 _RATE_PERIOD = 0.9
-_SORT = Choice(
+_SORT = ChoiceParameter(
     "sort",
     "Which come first",
     "rate",
     ("rate", "messages", "bytes", "last", "name"),
     "invalid sorting option: {word}",
 )
-_FILTER = Text("filter", "What stands in the name of the topic", "")
+_FILTER = TextParameter("filter", "What stands in the name of the topic", "")
 
 
 class Topicz(Monitored):

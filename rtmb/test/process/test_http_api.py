@@ -12,7 +12,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
 
-from rtmb.doors.http.json_socket import Said
+from rtmb.doors.http.json_protocol import Said
 from rtmb.test.support.http import HttpTests
 from rtmb.test.support.processes import slow
 from rtmb.test.support.sockets import WebSocket
@@ -69,7 +69,7 @@ class ApiTests(HttpTests):
         """All kinds of what the broker says are as /asyncapi.json has them."""
         document = self.ask("GET", "/asyncapi.json").json
         self.assertEqual(document["channels"]["ws"]["address"], "/ws")
-        self.assertIn("Command", document["components"]["schemas"])
+        self.assertIn("JsonCommand", document["components"]["schemas"])
         with WebSocket(self.port) as socket:
             said = [
                 socket.ask(type="ping", request_id=1),

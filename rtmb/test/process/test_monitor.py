@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rtmb.test.support.processes import PATIENCE, BrokerProcess, RawClient, need
+from rtmb.test.support.processes import PATIENCE, BrokerProcess, RawClient, WithProcesses, need
 
 #: The fields that nats-top and the exporter read, which must have the type they expect.
 VARZ = (
@@ -115,3 +115,20 @@ class BesideNatsServerTests(unittest.TestCase):
         for name in ("kind", "type", "name", "lang", "version", "subscriptions_list", "in_bytes"):
             self.assertEqual(ours["connection"][name], theirs["connection"][name])
         self.assertFalse(any(isinstance(v, float) and math.isnan(v) for v in ours["varz"].values()))
+
+
+class StartTests(WithProcesses):
+    def test_a_msgpack_client_has_a_start_of_its_own(self) -> None:
+        broker = self.start()
+        base = f"http://127.0.0.1:{broker.http_port}"
+
+        def read(path: str) -> Any:
+            with urllib.request.urlopen(base + path, timeout=PATIENCE) as answer:
+                return json.load(answer)
+
+        port = int(broker.expect_log(r"msgpack door: \S+?:(\d+)")[1])
+        with RawClient(port, info=False):
+            broker.expect_log("connected")
+            (client,) = read("/connz")["connections"]
+            self.assertEqual(client["type"], "msgpack")
+            self.assertGreater(client["start"], read("/varz")["start"])

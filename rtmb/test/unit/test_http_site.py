@@ -9,14 +9,14 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Request
-from twisted.web.test.requesthelper import DummyRequest
+from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 from zope.interface import implementer
 
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.broker import Broker
 from rtmb.config import Settings, SettingsError
 from rtmb.doors.http import access, connection
-from rtmb.doors.http.kit import RefusedError
+from rtmb.doors.http.kit import ApiRequest, RefusedError, user_of
 from rtmb.doors.http.site import HttpService
 from rtmb.interfaces import IAuthenticator
 
@@ -59,6 +59,12 @@ class TicketTests(SynchronousTestCase):
         request = DummyRequest([b"ws"])
         request.args = {b"ticket": [ticket.encode()]}
         return self.successResultOf(door.admit(cast(Request, request)))
+
+
+class UnknownSenderTests(SynchronousTestCase):
+    def test_a_request_that_nobody_looked_at_is_an_error(self) -> None:
+        """Rather than one of someone who may do everything."""
+        self.assertRaises(RuntimeError, user_of, ApiRequest(DummyChannel(), False))
 
 
 class InMemoryTests(SynchronousTestCase):
