@@ -1,4 +1,4 @@
-"""The live page, as it is served."""
+"""The live page, put together of the files in `rtmb/doors/http/dashboard`, and served."""
 
 from __future__ import annotations
 
@@ -18,6 +18,33 @@ if TYPE_CHECKING:
     from rtmb.broker import Broker
 
 
+#: The page's style and scripts, in their order: each stands in the page itself.
+_STYLES = ("style.css",)
+_SCRIPTS = (
+    "basics.js",
+    "charts.js",
+    "broker.js",
+    "tables.js",
+    "messages.js",
+    "events.js",
+    "keys.js",
+)
+
+
+def whole_page() -> bytes:
+    """The page, with all that it needs in it."""
+    folder = resources.files("rtmb.doors.http.dashboard")
+
+    def joined(names: tuple[str, ...]) -> bytes:
+        return b"\n" + b"\n".join((folder / name).read_bytes() for name in names)
+
+    page = (folder / "index.html").read_bytes()
+    for tag, names in ((b"style", _STYLES), (b"script", _SCRIPTS)):
+        empty = b"<%b></%b>" % (tag, tag)
+        page = page.replace(empty, b"<%b>%b</%b>" % (tag, joined(names), tag))
+    return page
+
+
 class LivePage(Endpoint):
     """The page at ``/``; an upgrade there is a NATS client's. It may use nothing from elsewhere,
     and run nothing but itself."""
@@ -25,7 +52,7 @@ class LivePage(Endpoint):
     def __init__(self, broker: Broker, nats: SocketEndpoint) -> None:
         super().__init__(broker)
         self._nats = nats
-        self._page = (resources.files("rtmb.doors.http.dashboard") / "index.html").read_bytes()
+        self._page = whole_page()
         scripts, styles = (self._hashes(name) for name in (b"script", b"style"))
         self._policy = (
             "default-src 'none'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "

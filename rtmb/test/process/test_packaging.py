@@ -103,6 +103,8 @@ class PackagingTests(unittest.TestCase):
         for name in (
             "rtmb/py.typed",
             "rtmb/doors/http/dashboard/index.html",
+            "rtmb/doors/http/dashboard/style.css",
+            "rtmb/doors/http/dashboard/basics.js",
             "rtmb/spark/jobs/log4j2.properties",
             "twisted/plugins/rtmb_plugin.py",
             "pyspark_rtmb.py",

@@ -1,1 +1,1 @@
-"""The live page of the HTTP door, served as it stands: no build step, nothing from outside."""
+"""The live page: `rtmb.doors.http.page` puts these files into one, as they stand."""
