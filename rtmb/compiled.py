@@ -21,6 +21,7 @@ MODULES: tuple[str, ...] = (
     "rtmb.core.subscriptions",
     "rtmb.core.routing",
     "rtmb.core.history",
+    "rtmb.core.journal_writer",
     "rtmb.core.hub",
     "rtmb.core.batch",
     "rtmb.doors.nats.outlet",
