@@ -178,7 +178,12 @@ class PackedMessage(Message):
     __slots__ = ("_start", "packed")
 
     def __init__(self, topic: str, packed: bytes, start: int) -> None:
-        super().__init__(topic, door=DOOR, size=len(packed) - start)
+        # Without a call of the base class's: there is one of these for every message.
+        self.subject = topic
+        self.door = DOOR
+        self.time = 0.0
+        self._size = len(packed) - start
+        self._payload = self._form = self.reply = self.headers = None
         #: ``[topic, value]``, and where the value begins.
         self.packed, self._start = packed, start
 
@@ -210,8 +215,7 @@ def _is_deep(raw: bytes) -> bool:
 def check_value(packed: bytes, start: int) -> None:
     """Raise `BadFrameError` for a value that is deep and has arrays or maps as keys: no other door
     could tell what it is."""
-    raw = packed[start:]
-    if _is_deep(raw):
+    if len(packed) - start > MOST_NESTED and _is_deep(raw := packed[start:]):
         try:
             msgpack.unpackb(raw, strict_map_key=False, unicode_errors="replace")
         except TypeError:
