@@ -9,8 +9,8 @@ from rtmb.broker import Broker
 from rtmb.config import Settings, SettingsError, port_number
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import from_raw, is_pattern, is_subject, to_raw
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.listener import Listener
 from rtmb.doors.outbox import Outbox
 from rtmb.doors.session import LINGER, Roster, Session

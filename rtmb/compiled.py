@@ -18,6 +18,7 @@ from pathlib import Path
 MODULES: tuple[str, ...] = (
     "rtmb.core.counters",
     "rtmb.core.publication",
+    "rtmb.core.subscriptions",
     "rtmb.core.routing",
     "rtmb.core.history",
     "rtmb.core.hub",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rtmb.config import Settings
     from rtmb.core.counters import Counters
     from rtmb.core.message import Message
-    from rtmb.core.routing import Subscription
+    from rtmb.core.subscriptions import Subscription
 
 
 class ISubscriber(Interface):

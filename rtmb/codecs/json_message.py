@@ -1,15 +1,18 @@
 """A message as the HTTP door shows it: one JSON object, made once for all who get it.
 
-``{"topic", "message": {"id", "payload"}, "ts"}``. A payload that is JSON stands there as it came,
-text as a JSON string. What is neither has no form in JSON: it is base64, and `message` says so with
-``"encoding": "base64"``; whoever publishes may say the same.
+``{"topic", "message": {"id", "payload", "headers", "reply"}, "ts"}``. A payload that is JSON stands
+there as it came, text as a JSON string. What is neither has no form in JSON: it is base64, and
+`message` says so with ``"encoding": "base64"``. The id is the header ``Nats-Msg-Id``; the other
+headers, and the reply subject, are there when the message has them. Whoever publishes says the same
+things in the same way.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
@@ -21,7 +24,8 @@ from rtmb.core.message import ID_HEADER, Message, to_value
 from rtmb.core.subjects import to_raw
 
 _encode = msgspec.json.Encoder().encode
-_ID_FIELD = ID_HEADER.encode() + b":"
+#: What the name of a header may be (RFC 9110, 5.6.2).
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Line breaks between the tokens of JSON are blanks as well; Server-Sent Events end at one.
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
@@ -39,13 +43,22 @@ def shown(subject: str) -> str:
     return to_raw(subject).decode("utf-8", "replace")
 
 
+def headers_of(message: Message) -> dict[str, list[str]]:
+    """All headers by name, each with its values in their order."""
+    found: dict[str, list[str]] = {}
+    if message.headers is not None:
+        for name, value in wire.decode_headers(message.headers):
+            found.setdefault(shown(name), []).append(shown(value))
+    return found
+
+
 def message_id(message: Message) -> str:
     """What the publisher called it, else a UUID made from the message: the same each time that it
     is shown, now and when it is replayed."""
-    if message.headers is not None and _ID_FIELD in message.headers:
-        for name, value in wire.decode_headers(message.headers):
-            if name == ID_HEADER:
-                return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return headers_of(message).get(ID_HEADER, [""])[0] or _made_id(message)
+
+
+def _made_id(message: Message) -> str:
     made = blake2b(to_raw(message.subject), digest_size=16)
     made.update(b" %d " % round(message.time * 1e6))
     made.update(message.payload)
@@ -54,9 +67,15 @@ def message_id(message: Message) -> str:
 
 
 def message_body(message: Message) -> dict[str, Any]:
-    """``{"id", "payload"}``, the payload as it stands in JSON."""
-    body = {"id": message_id(message)}
-    return body | value_fields("payload", message.value, message.payload)
+    """``{"id", "payload", …}``, the payload as it stands in JSON."""
+    headers = headers_of(message)
+    found: dict[str, Any] = {"id": headers.pop(ID_HEADER, [""])[0] or _made_id(message)}
+    found |= value_fields("payload", message.value, message.payload)
+    if headers:
+        found["headers"] = headers
+    if message.reply is not None:
+        found["reply"] = shown(message.reply)
+    return found
 
 
 def payload_fields(name: str, payload: bytes) -> dict[str, Any]:
@@ -72,6 +91,19 @@ def value_fields(name: str, value: Any, payload: bytes) -> dict[str, Any]:
         return {name: to_raw(value).decode("utf-8", "replace")}
     # JSON as it came: no number loses a digit on the way.
     return {name: msgspec.Raw(payload.translate(_ONE_LINE))}
+
+
+def encode_given_headers(headers: Mapping[str, str | list[str]], name: str | None) -> bytes | None:
+    """The header block of what someone published in JSON, with the id that they gave it; ValueError
+    when a name is none."""
+    pairs = [(ID_HEADER, name)] if name is not None else []
+    for header, given in headers.items():
+        values = [given] if isinstance(given, str) else given
+        if _HEADER_NAME.fullmatch(header) is None:
+            raise ValueError(f"message.headers: not a name: {header!r}")
+        if header.lower() != ID_HEADER.lower() or name is None:
+            pairs += [(header, value) for value in values]
+    return wire.encode_headers(pairs) if pairs else None
 
 
 def decode_payload(payload: Any, encoding: str | None) -> Any:

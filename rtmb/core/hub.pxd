@@ -4,7 +4,8 @@ cimport rtmb.core.raw as raw
 from rtmb.core.counters cimport Counters
 from rtmb.core.history cimport History, Topic
 from rtmb.core.publication cimport Publication
-from rtmb.core.routing cimport Interest, Outlet, Route, Routing, Subscription, choose
+from rtmb.core.routing cimport Interest, Route, Routing
+from rtmb.core.subscriptions cimport Outlet, Subscription, choose
 
 
 cdef class Hub:

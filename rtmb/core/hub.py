@@ -16,8 +16,9 @@ from rtmb.core.counters import Counters
 from rtmb.core.history import History, Topic
 from rtmb.core.message import Message
 from rtmb.core.publication import Publication
-from rtmb.core.routing import Group, Route, Routing, Subscription, choose
+from rtmb.core.routing import Route, Routing
 from rtmb.core.subjects import INBOX, from_raw, has_wildcard, hears, to_raw
+from rtmb.core.subscriptions import Group, Subscription, choose
 
 if TYPE_CHECKING:
     from rtmb.core.journal import Journal

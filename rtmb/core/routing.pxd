@@ -2,38 +2,10 @@ cimport cython
 from cpython.array cimport array
 
 cimport rtmb.core.raw as raw
-from rtmb.core.counters cimport Counters
-from rtmb.core.publication cimport Publication
+from rtmb.core.subscriptions cimport Group, Subscription
 
 
 cdef int _OWN
-
-
-cdef class Outlet:
-    cdef public bint stalled
-
-    cpdef void take(self, Subscription subscription, Publication publication) except *
-
-
-cdef class Subscription:
-    cdef public object subscriber
-    cdef public Counters counters
-    cdef public Outlet outlet
-    cdef public bytes raw
-    cdef public bytes raw_queue
-    cdef public bytes key
-    cdef public tuple deny
-    cdef public long long delivered
-    cdef public long long limit
-    cdef public Py_ssize_t at
-
-    cpdef bint hides(self, bytes subject) except *
-
-
-cdef class Group:
-    cdef public bytes name
-    cdef public list members
-    cdef public Py_ssize_t turn
 
 
 cdef class Interest:
@@ -102,5 +74,3 @@ cdef int _take_out(list listed, Subscription subscription) except -1
 @cython.locals(below=Node)
 cdef void _descend(Node node, list tokens, Py_ssize_t at, list found) except *
 cdef tuple _deals(list interests)
-@cython.locals(first=Group, group=Group, member=Subscription, fallback=Subscription, outlet=Outlet, total=Py_ssize_t, step=Py_ssize_t, at=Py_ssize_t)
-cpdef Subscription choose(tuple deal, mute, bytes subject)

@@ -16,7 +16,7 @@ from twisted.internet.tcp import Connection
 from zope.interface import implementer
 
 from rtmb.core.batch import Batch, Piece
-from rtmb.core.routing import Outlet
+from rtmb.core.subscriptions import Outlet
 
 #: The most that the transport is handed at once, and that one `send` is asked to take.
 PIECE = 256 * 1024

@@ -20,7 +20,7 @@ from rtmb.auth import User
 from rtmb.config import Settings
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.interfaces import IAuthenticator, IClient
 
 if TYPE_CHECKING:

@@ -290,8 +290,9 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target_offset: Offset | None = None
         #: Up to here, of which epoch, there was nothing wanted: no need to look again.
         self._clear: Offset = {"epoch": "", "seq": 0}
-        #: Where the newest batch ends.
+        #: Where the newest batch ends, and whether that is the ending position.
         self._end: int | None = None
+        self._ended = False
         #: When the last batch was given out.
         self._last = time.monotonic()
 
@@ -310,8 +311,10 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def reportLatestOffset(self) -> Offset:
         """Where the journal ends and how far this query is behind: `latestOffset` in progress."""
         found = self.client.json("GET", path("journal", "position", at="latest", behind=self._end))
-        told = ("epoch", "seq", "lag", "lag_seconds")
-        return {name: found[name] for name in told if name in found}
+        told = {
+            name: found[name] for name in ("epoch", "seq", "lag", "lag_seconds") if name in found
+        }
+        return told | ({"ended": True} if self._ended else {})
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         found = self._latest_offset(start, limit)
@@ -354,21 +357,35 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._clear["epoch"] == start["epoch"] and self._clear["seq"] > start["seq"]:
             begin = self._clear
         found = self._measure(begin, limit, least, wait)
+        ending = self._ending()  # asked for later than what is there, it can leave out none of it
         if start["seq"] < found["first"] and self.options["onDataLoss"] == "fail":
             raise DataLossError(overwritten(start["seq"], found["first"]))
         end: int = found["to"]
         if target is not None:
             end = max(start["seq"], min(end, target["seq"]))
+        if ending is not None:
+            self._ended = end >= ending
+            end = max(start["seq"], min(end, ending))
         passed = (end - start["seq"]) * _PASSED > found["next"] - found["first"]
         if found["messages"]:
-            give = found["enough"] or time.monotonic() >= due
+            give = found["enough"] or self._ended or time.monotonic() >= due
         else:  # or a filter that matches seldom would be left behind by the ring
-            give = passed or target is not None
+            give = passed or self._ended or target is not None
             self._clear = {"epoch": start["epoch"], "seq": found["to"]}
         if not give or end == start["seq"]:
             return start
         self._last = time.monotonic()
         return {"epoch": start["epoch"], "seq": end}
+
+    def _ending(self) -> int | None:
+        """The number of the first message that is not to be read, once there is one. A time that
+        has not come yet ends nothing."""
+        wanted = self.options["endingPosition"]
+        if not isinstance(wanted, float):
+            return wanted if isinstance(wanted, int) else None
+        over = time.time() >= wanted
+        found = self.client.json("GET", path("journal", "position", time=wanted))
+        return int(found["seq"]) if over or found["seq"] < found["next"] else None
 
     def _measure(
         self, start: Offset, limit: ReadLimit, least: int = 1, wait: float = 0.0

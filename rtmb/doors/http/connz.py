@@ -6,6 +6,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.web.server import Request
 
@@ -15,14 +16,12 @@ from rtmb.doors.http.kit import (
     Code,
     Endpoint,
     RefusedError,
-    argument,
-    bad,
     is_true,
     path_argument,
     require_unrestricted,
-    whole_number,
 )
-from rtmb.doors.http.monitor import Monitored, page_of
+from rtmb.doors.http.monitor import OFFSET, PAGE_LIMIT, Monitored, page_of
+from rtmb.doors.http.operations import Choice, Operation, Page, Text, operation
 from rtmb.interfaces import IClient
 
 #: How `/connz` can be sorted. The largest comes first, but for these two; and as in nats-server,
@@ -42,21 +41,31 @@ _SORTS: dict[str, Callable[[IClient], float]] = {
     "rtt": lambda c: c.rtt or 0.0,
 }
 _RISING = ("cid", "start")
-_STATES = ("open", "all", "any", "closed")
+_SORT = Choice("sort", "Which come first", "cid", tuple(_SORTS), "invalid sorting option: {word}")
+_STATE = Choice(
+    "state",
+    "Which; who has left is not kept",
+    "open",
+    ("open", "all", "any", "closed"),
+    "Error decoding state for {word}",
+)
+_SUBS = Text("subs", "1 to list the subscriptions, or detail", "")
+_CID = Page("cid", "Only this client", 0)
 
 
 class Connz(Monitored):
     """``/connz``: a page of the clients."""
 
+    about = Operation(
+        "The clients of all doors",
+        query=(_SORT, _STATE, _SUBS, _CID, OFFSET, PAGE_LIMIT),
+        errors=(Code.BAD_REQUEST,),
+    )
+
     def found(self, request: Request) -> dict[str, Any]:
         offset, limit = page_of(request)
-        sort, state = argument(request, "sort") or "cid", argument(request, "state") or "open"
-        subs = argument(request, "subs") or ""
-        cid = whole_number(request, "cid", 0, negative_is_default=True)
-        if sort not in _SORTS:
-            raise bad(f"invalid sorting option: {sort}; there are {', '.join(_SORTS)}")
-        if state not in _STATES:
-            raise bad(f"Error decoding state for {state}; there are {', '.join(_STATES)}")
+        sort, state, subs = _SORT.of(request), _STATE.of(request), _SUBS.of(request)
+        cid = _CID.of(request)
         clients = list(self.broker.clients) if state != "closed" else []  # who is gone is not kept
         total = len(clients)
         if cid:
@@ -85,15 +94,29 @@ class Connz(Monitored):
 class Leafz(Monitored):
     """``/leafz``: the clients that are links to a NATS cluster."""
 
+    about = Operation("Links to a NATS cluster")
+
     def found(self, request: Request) -> dict[str, Any]:
         now = self.hub.clock()
         leaves = [describe(c, now) for c in self.broker.clients if c.kind == LEAF]
         return {"leafnodes": len(leaves), "leafs": leaves}
 
 
+class Closed(msgspec.Struct):
+    """A client was told to go."""
+
+    status: str
+    cid: int
+
+
 class Connection(Endpoint):
     """``/connections/{cid}``: DELETE closes a client."""
 
+    @operation(
+        "Close a client",
+        answer=Closed,
+        errors=(Code.FORBIDDEN, Code.NOT_FOUND),
+    )
     def render_DELETE(self, request: Request) -> Any:
         require_unrestricted(request)
         text = path_argument(request, "cid")
@@ -104,4 +127,4 @@ class Connection(Endpoint):
         address = request.getClientAddress()
         who = address.host if isinstance(address, (IPv4Address, IPv6Address)) else "someone"
         client.close(f"kicked by {who}")
-        return {"status": "closed", "cid": number}
+        return Closed("closed", number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rtmb.codecs.json_message import shown, timestamp
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.interfaces import IClient
 
 

@@ -16,18 +16,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from twisted.web.server import Request
 
 from rtmb.auth import User
 from rtmb.codecs import arrow, json_lines
-from rtmb.config import seconds
 from rtmb.core.journal import Journal, OverwrittenError
 from rtmb.core.leases import Lease, LeaseError
 from rtmb.core.segments import Batch
-from rtmb.doors.http.journal_call import JournalEndpoint, bounds, selected, selection
+from rtmb.doors.http.journal_call import (
+    EPOCH,
+    FROM,
+    JOURNAL_ERRORS,
+    SUBJECT,
+    JournalEndpoint,
+    bounds,
+    selected,
+    selection,
+)
 from rtmb.doors.http.journal_publish import Publish
 from rtmb.doors.http.journal_wait import Wait
 from rtmb.doors.http.kit import (
@@ -36,13 +44,14 @@ from rtmb.doors.http.kit import (
     RefusedError,
     argument,
     bad,
-    body_of,
     header,
+    json_of,
     number_of_seconds,
     path_argument,
     user_of,
     whole_number,
 )
+from rtmb.doors.http.operations import Choice, Number, Switch, Text, operation
 from rtmb.doors.http.slices import CutOffError, sliced_answer
 
 if TYPE_CHECKING:
@@ -56,6 +65,22 @@ Writer = arrow.StreamWriter | json_lines.LinesWriter
 class Read(JournalEndpoint):
     """``/journal``: messages."""
 
+    @operation(
+        "Read messages of the journal",
+        query=(
+            EPOCH,
+            SUBJECT,
+            FROM,
+            Number("to", "The number before which to end; the next one if left out", 0),
+            Text("partition", "i/n: the part i of n of that range", ""),
+            Number("limit", "So many messages at most", 0),
+            Text("consumer", "Whose lease this renews", ""),
+            Switch("headers", "0 leaves the headers out", True),
+            Choice("format", "The form of the answer", "arrow", ("arrow", "json")),
+        ),
+        answer=(arrow.StreamWriter.media_type, json_lines.LinesWriter.media_type),
+        errors=JOURNAL_ERRORS,
+    )
     def render_GET(self, request: Request) -> bytes | int:
         journal, wanted = self.same_epoch(request), selection(request)
         writer = _writer(request)
@@ -118,6 +143,15 @@ def _part(text: str | None, start: int, end: int) -> tuple[int, int]:
 class Position(JournalEndpoint):
     """``/journal/position``: the number to begin with."""
 
+    @operation(
+        "The number to begin with",
+        query=(
+            Choice("at", "Which end of the journal", "", ("earliest", "latest")),
+            Text("time", "Seconds since 1970: the first message that is not older", ""),
+            Number("behind", "A position: tell how far it is behind", 0),
+        ),
+        errors=(Code.BAD_REQUEST, Code.NO_JOURNAL),
+    )
     def render_GET(self, request: Request) -> dict[str, Any]:
         journal, at = self.journal, argument(request, "at")
         if b"time" in request.args:
@@ -134,6 +168,15 @@ class Position(JournalEndpoint):
         return found
 
 
+class NewLease(msgspec.Struct):
+    """A consumer's word that it has read all before a position, and still needs what follows."""
+
+    position: Annotated[int, msgspec.Meta(ge=0)]
+    #: Seconds that this is to be believed.
+    ttl: Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+    subjects: list[str] = msgspec.field(default_factory=lambda: [">"])
+
+
 class Leases(JournalEndpoint):
     """``/journal/leases/{consumer}``. Each user has consumers of their own."""
 
@@ -143,30 +186,30 @@ class Leases(JournalEndpoint):
             raise bad("a lease needs a consumer of at most 200 letters")
         return name
 
+    @operation("The leases that you may see", errors=(Code.NO_JOURNAL,))
     def render_GET(self, request: Request) -> dict[str, Any]:
         return {"leases": _visible(user_of(request), self.journal.stats())["leases"]}
 
+    @operation(
+        "Take or renew a lease: the consumer has read all before a position",
+        query=(EPOCH,),
+        body=NewLease,
+        errors=(*JOURNAL_ERRORS, Code.TOO_MANY),
+    )
     def render_PUT(self, request: Request) -> dict[str, Any]:
         journal, consumer = self.same_epoch(request), self._consumer(request)
-        try:
-            found = msgspec.json.decode(body_of(request))
-            position, ttl = found["position"], seconds(found["ttl"])
-            subjects = found.get("subjects", [">"])
-            well = type(position) is int and position >= 0 and isinstance(subjects, list)
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError):
-            well = False
-        if not (well and all(isinstance(s, str) for s in subjects)):
-            raise bad('a lease is {"position": number, "ttl": seconds}')
+        given = json_of(request, NewLease, 'a lease is {"position": number, "ttl": seconds}')
         user = user_of(request)
-        wanted = selected(user, subjects)
+        wanted = selected(user, given.subjects)
         try:
-            lease = journal.lease(consumer, position, ttl, wanted.patterns, user.name)
+            lease = journal.lease(consumer, given.position, given.ttl, wanted.patterns, user.name)
         except LeaseError as error:
             raise RefusedError(Code.TOO_MANY, str(error)) from None
         return {**bounds(journal), **journal.lag(lease)._asdict()}
 
     render_POST = render_PUT
 
+    @operation("Give a lease back", answer=dict[str, bool], errors=(Code.NO_JOURNAL,))
     def render_DELETE(self, request: Request) -> dict[str, Any]:
         user = user_of(request)
         return {"released": self.journal.leases.release(self._consumer(request), user.name)}
@@ -183,6 +226,7 @@ def _visible(user: User, stats: dict[str, Any]) -> dict[str, Any]:
 class Journalz(JournalEndpoint):
     """``/journalz``: the journal and its consumers."""
 
+    @operation("The journal and its consumers, for people")
     def render_GET(self, request: Request) -> dict[str, Any]:
         journal: Journal | None = self.broker.journal
         if journal is None:

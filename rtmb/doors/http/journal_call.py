@@ -20,10 +20,19 @@ from rtmb.doors.http.kit import (
     pattern_of,
     user_of,
 )
+from rtmb.doors.http.operations import Number, Text
 
 #: Patterns in one call, and how long each may be.
 MOST_PATTERNS = 64
 LONGEST_PATTERN = 1024
+
+
+#: What may go wrong with most calls.
+JOURNAL_ERRORS = (Code.BAD_REQUEST, Code.FORBIDDEN, Code.NO_JOURNAL, Code.EPOCH_CHANGED)
+#: The parameters of several calls.
+EPOCH = Text("epoch", "The journal that is meant: another is refused", "")
+SUBJECT = Text("subject", "A pattern, several if given several times", ">")
+FROM = Number("from", "The number of the first message; the oldest if left out", 1)
 
 
 def may_not(user: User, what: str) -> RefusedError:

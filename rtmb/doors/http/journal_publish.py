@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from twisted.logger import Logger
 from twisted.web.server import NOT_DONE_YET, Request
 
+from rtmb.codecs import arrow
 from rtmb.codecs.arrow_reader import ArrowError, Rows, read_rows
 from rtmb.core.dedup import Dedup, Ids
 from rtmb.core.message import ID_HEADER, Message
 from rtmb.core.subjects import is_subject
 from rtmb.doors.http.journal_call import JournalEndpoint, finish, may_not
-from rtmb.doors.http.kit import Code, RefusedError, argument, bad, user_of, whole_number
+from rtmb.doors.http.kit import Code, RefusedError, argument, bad, body_of, user_of, whole_number
+from rtmb.doors.http.operations import Number, Text, operation
 from rtmb.doors.http.slices import work
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Publish(JournalEndpoint):
         super().__init__(broker)
         self.dedup = Dedup(broker.settings.dedup_window, broker.reactor.seconds)
 
+    @operation("What a publisher must keep to", answer=dict[str, int])
     def render_GET(self, request: Request) -> dict[str, Any]:
         """What a publisher must keep to."""
         return {
@@ -56,14 +59,20 @@ class Publish(JournalEndpoint):
             "max_id": LONGEST_ID,
         }
 
+    @operation(
+        "Publish many messages, each with an id, each once",
+        query=(
+            Text("source", "The name of the rows that have no ids", ""),
+            Number("first", "The number of the first of them", 0),
+        ),
+        body=arrow.StreamWriter.media_type,
+        answer=dict[str, int],
+        errors=(Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE),
+    )
     def render_POST(self, request: Request) -> int:
-        assert request.content is not None
-        body: bytes = request.content.read(MOST_BODY + 1)
-        if len(body) > MOST_BODY:
-            raise _too_large(f"at most {MOST_BODY} bytes at once")
         user = user_of(request)
         try:
-            rows = read_rows(body, MOST_MESSAGES)
+            rows = read_rows(body_of(request), MOST_MESSAGES)
             posted = Posted(rows, argument(request, "source"), whole_number(request, "first"))
             posted.check(user, self.broker.settings.max_payload)
         except ArrowError as error:
@@ -81,11 +90,13 @@ class Publish(JournalEndpoint):
         return NOT_DONE_YET
 
     def _publish(self, posted: Posted, ids: Ids) -> Iterator[None]:
-        deliver = self.broker.hub.deliver
+        deliver, clients = self.broker.hub.deliver, self.broker.clients
         for start in range(0, posted.count, _STEP):
             for row in range(start, min(start + _STEP, posted.count)):
                 if ids.fresh(*posted.key(row)):
-                    deliver(posted.message(row))
+                    message = posted.message(row)
+                    deliver(message)
+                    clients.count_in(DOOR, 1, message.size)
                     posted.published += 1
             yield
 

@@ -10,8 +10,18 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.core.journal import Journal, Measure
-from rtmb.doors.http.journal_call import JournalEndpoint, bounds, finish, selection
+from rtmb.doors.http.journal_call import (
+    EPOCH,
+    FROM,
+    JOURNAL_ERRORS,
+    SUBJECT,
+    JournalEndpoint,
+    bounds,
+    finish,
+    selection,
+)
 from rtmb.doors.http.kit import Code, RefusedError, number_of_seconds, whole_number
+from rtmb.doors.http.operations import Number, Seconds, operation
 from rtmb.doors.http.slices import Slice
 
 if TYPE_CHECKING:
@@ -62,6 +72,19 @@ class Wait(JournalEndpoint):
         self._waiting: set[Waiting] = set()
         self._next_look: IDelayedCall | None = None
 
+    @operation(
+        "Wait for messages, and say how far to read",
+        query=(
+            EPOCH,
+            SUBJECT,
+            FROM,
+            Number("messages", "So many at most", 0),
+            Number("bytes", "So many bytes of payload at most", 0),
+            Number("least", "So many are worth an answer", 1),
+            Seconds("timeout", "Seconds to wait for them", 0.0, LONGEST_WAIT),
+        ),
+        errors=(*JOURNAL_ERRORS, Code.TOO_MANY),
+    )
     def render_GET(self, request: Request) -> dict[str, Any] | int:
         journal, wanted = self.same_epoch(request), selection(request)
         start = whole_number(request, "from", journal.first) or 1

@@ -11,12 +11,17 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
-from rtmb.codecs.json_message import OncePerMessage, decode_payload, shown, timestamp
-from rtmb.codecs.nats import encode_headers
-from rtmb.core.message import ID_HEADER, Message
-from rtmb.core.routing import Subscription
+from rtmb.codecs.json_message import (
+    OncePerMessage,
+    decode_payload,
+    encode_given_headers,
+    shown,
+    timestamp,
+)
+from rtmb.core.message import Message
 from rtmb.core.subjects import is_pattern, is_subject
-from rtmb.doors.http.kit import Code, RefusedError, bad, encode_json, user_of
+from rtmb.core.subscriptions import Subscription
+from rtmb.doors.http.kit import Code, RefusedError, bad, encode_json, reply_of, user_of
 from rtmb.doors.http.sockets import (
     GOING_AWAY,
     PING,
@@ -40,9 +45,13 @@ _BEAT = 0.1
 
 
 class Body(msgspec.Struct):
+    """A message that is published."""
+
     payload: Any = msgspec.UNSET
     id: str | None = None
     encoding: str | None = None
+    headers: dict[str, str | list[str]] = {}
+    reply: str | None = None
 
 
 class Command(msgspec.Struct):
@@ -55,6 +64,52 @@ class Command(msgspec.Struct):
     last_n: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     max_rate: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     request_id: str | int | None = None
+
+
+class Fault(msgspec.Struct):
+    """Why a command was refused, or the connection is closed."""
+
+    code: str
+    message: str
+
+
+class Dropped(msgspec.Struct):
+    """What a client did not get because it did not read."""
+
+    count: int
+    topics: list[str]
+
+
+class Sampled(msgspec.Struct):
+    """How many messages there were in the last second, and how many were shown."""
+
+    seen: int
+    sent: int
+
+
+class Shown(msgspec.Struct, omit_defaults=True):
+    """A message as clients get it; an `ack` has only its id."""
+
+    id: str
+    payload: Any = msgspec.UNSET
+    encoding: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET
+    headers: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
+    reply: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Said(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What the broker may say. It is written field by field; this is its description."""
+
+    type: Literal["ack", "event", "error", "pong", "info"]
+    ts: str
+    request_id: str | int | msgspec.UnsetType = msgspec.UNSET
+    topic: str | msgspec.UnsetType = msgspec.UNSET
+    status: Literal["ok"] | msgspec.UnsetType = msgspec.UNSET
+    message: Shown | msgspec.UnsetType = msgspec.UNSET
+    error: Fault | msgspec.UnsetType = msgspec.UNSET
+    msg: str | msgspec.UnsetType = msgspec.UNSET
+    dropped: Dropped | msgspec.UnsetType = msgspec.UNSET
+    sampled: Sampled | msgspec.UnsetType = msgspec.UNSET
 
 
 _command = msgspec.json.Decoder(Command).decode
@@ -131,6 +186,7 @@ class JsonClient(Socket, Stream):
         Stream.__init__(self, factory.streams, user_of(request), request.getClientAddress())
         self.encode = factory.event  # type: ignore[method-assign]
         self._samplers: dict[str, Sampler] = {}
+        self._client_id = ""
         self._pings_out = 0
         self._next_ping = self.started + self.settings.ping_interval
         self._last_said = self.started
@@ -142,6 +198,9 @@ class JsonClient(Socket, Stream):
         limit = 2 * self.settings.max_pending + MOST_ANSWERS
         self.take(limit, self.overflowed, Parts("", most), Parts(b"", most))
         self.begin(self.outbox)
+
+    def describe(self) -> dict[str, str]:
+        return {"name": self._client_id} if self._client_id else {}
 
     # Ending
 
@@ -307,7 +366,8 @@ class JsonClient(Socket, Stream):
         old = self.by_pattern.get(topic)
         if old is None and most and len(self.subscriptions) >= most:
             raise bad(f"at most {most} subscriptions")
-        self.name = f"{self.host}:{self.port} - cid:{self.number} - {str(command.client_id)[:100]}"
+        self._client_id = str(command.client_id)[:100]
+        self.name = f"{self.host}:{self.port} - cid:{self.number} - {self._client_id}"
         if old is not None:
             self.hub.unsubscribe(old)
         self._stop_sampling(topic)
@@ -342,14 +402,15 @@ class JsonClient(Socket, Stream):
             raise bad("message.id must be a valid UUID") from None
         try:
             value = decode_payload(body.payload, body.encoding)
+            headers = encode_given_headers(body.headers, body.id or name)
         except ValueError as error:
             raise bad(str(error)) from None
         if not is_subject(topic):
             raise bad(f"not a topic: {topic!r}")
         if not self.user.publish.may_publish(topic):
             raise RefusedError(Code.UNAUTHORIZED, f"you may not publish to {topic}")
-        headers = encode_headers([(ID_HEADER, body.id or name)])
-        message = Message(topic, value=value, headers=headers, door=self.door)
+        reply = reply_of(body.reply) if body.reply is not None else None
+        message = Message(topic, value=value, reply=reply, headers=headers, door=self.door)
         if message.size > self.settings.max_payload:
             raise bad(f"at most {self.settings.max_payload} bytes")
         self._ack(command, message={"id": body.id or name})

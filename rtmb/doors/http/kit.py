@@ -17,10 +17,11 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from rtmb.auth import User
-from rtmb.core.subjects import is_pattern, is_subject
+from rtmb.core.subjects import NO_REPLY, is_pattern, is_subject
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
+    from rtmb.doors.http.operations import Operation
 
 T = TypeVar("T")
 
@@ -192,17 +193,24 @@ def body_of(request: Request) -> bytes:
 
 
 def json_of(request: Request, kind: type[T], wanted: str) -> T:
-    """The body as JSON of some type; `wanted` says in an error what it should have been."""
+    """The body as JSON of some type; `wanted` is the error when it is not."""
     try:
         return msgspec.json.decode(body_of(request), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise bad(f"the body must be {wanted}") from None
+        raise bad(wanted) from None
 
 
 def subject_of(text: str) -> str:
     if not is_subject(text):
         raise bad(f"not a subject: {text!r}")
     return text
+
+
+def reply_of(text: str) -> str:
+    """The subject of a reply: one that someone can hear."""
+    if text.startswith(NO_REPLY):
+        raise bad(f"not a subject for replies: {text!r}")
+    return subject_of(text)
 
 
 def pattern_of(text: str) -> str:
@@ -267,6 +275,12 @@ class Endpoint(Resource):
     @property
     def allow(self) -> bytes:
         return ", ".join(self.methods).encode()
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        """What each method does; see `rtmb.doors.http.operations.operation`."""
+        names = [name for name in self.methods if name not in ("HEAD", "OPTIONS")]
+        return {name: getattr(self, f"render_{name}").operation for name in names}
 
     def render(self, request: Request) -> bytes | int:
         try:

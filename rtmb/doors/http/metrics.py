@@ -23,6 +23,7 @@ from twisted.web.server import Request
 from rtmb import __version__
 from rtmb.announcements import DOOR
 from rtmb.doors.http.kit import Endpoint, header
+from rtmb.doors.http.operations import operation
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -163,6 +164,7 @@ class Metrics(Endpoint):
         self._registry.register(broker.pulse.latency)
         ProcessCollector(registry=self._registry)
 
+    @operation("What Prometheus scrapes", answer="text/plain")
     def render_GET(self, request: Request) -> bytes:
         encode, kind = choose_encoder(header(request, b"accept") or "")
         request.setHeader(b"content-type", kind.encode())

@@ -19,35 +19,43 @@ from twisted.web.server import Request
 from rtmb import __version__, compiled
 from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import is_subject
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.forms import LEAF, describe_subscription, uptime
 from rtmb.doors.http.kit import (
     Code,
     Endpoint,
     RefusedError,
     answer,
-    argument,
     bad,
-    is_true,
-    whole_number,
 )
 from rtmb.doors.http.metrics import memory
+from rtmb.doors.http.operations import Operation, Page, Switch, Text, operation
 from rtmb.interfaces import IClient
 
 #: How many entries a page has when nobody says, as in nats-server.
 LIMIT = 1024
 
 
+OFFSET = Page("offset", "How many to leave out at the beginning", 0)
+PAGE_LIMIT = Page("limit", "How many at most", LIMIT)
+_SUBS = Switch("subs", "Whether to list the subscriptions", False)
+_TEST = Text("test", "A subject: list who would receive it", "")
+
+
 def page_of(request: Request) -> tuple[int, int]:
-    """Where a page begins and how long it is. Below zero counts as left out, as nats-server has
-    it."""
-    offset = whole_number(request, "offset", 0, negative_is_default=True)
-    return offset, whole_number(request, "limit", LIMIT, negative_is_default=True) or LIMIT
+    """Where a page begins and how long it is."""
+    return OFFSET.of(request), PAGE_LIMIT.of(request) or LIMIT
 
 
 class Monitored(Endpoint):
-    """A question about the broker: who inherits it answers in `found`."""
+    """A question about the broker: who inherits it answers in `found`, and says what in `about`."""
+
+    about: Operation
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        return {"GET": self.about}
 
     def render_GET(self, request: Request) -> bytes:
         head = {
@@ -64,6 +72,8 @@ class Monitored(Endpoint):
 
 class Varz(Monitored):
     """``/varz``: the broker as a whole."""
+
+    about = Operation("The broker as a whole, as nats-server tells it")
 
     def found(self, request: Request) -> dict[str, Any]:
         broker, hub, told = self.broker, self.hub, self.broker.announcements
@@ -110,6 +120,8 @@ class Varz(Monitored):
 class Ratez(Monitored):
     """``/ratez``: the totals of the last minutes, for charts."""
 
+    about = Operation("The totals of the last minutes, a row a second")
+
     def found(self, request: Request) -> dict[str, Any]:
         columns = ("time", "in_msgs", "out_msgs", "in_bytes", "out_bytes")
         return {"columns": columns, "totals": list(self.broker.pulse.past)}
@@ -117,6 +129,8 @@ class Ratez(Monitored):
 
 class Routez(Monitored):
     """``/routez``: there are none, but tools ask."""
+
+    about = Operation("Routes to other servers: there are none")
 
     def found(self, request: Request) -> dict[str, Any]:
         return {"num_routes": 0, "routes": []}
@@ -127,6 +141,7 @@ class Healthz(Endpoint):
 
     open = True
 
+    @operation("Whether to send clients here", answer=dict[str, str], errors=(Code.SHUTTING_DOWN,))
     def render_GET(self, request: Request) -> Any:
         if self.broker.clients.leaving:
             text = "the broker is in lame duck mode: it closes its clients, and stops"
@@ -137,9 +152,15 @@ class Healthz(Endpoint):
 class Subsz(Monitored):
     """``/subsz``: subscriptions, and who would receive a subject."""
 
+    about = Operation(
+        "How many subscriptions there are, and who would receive a subject",
+        query=(_SUBS, _TEST, OFFSET, PAGE_LIMIT),
+        errors=(Code.BAD_REQUEST,),
+    )
+
     def found(self, request: Request) -> dict[str, Any]:
         offset, limit = page_of(request)
-        subject = argument(request, "test")
+        subject = _TEST.of(request)
         routing = self.hub.routing
         listed: Iterable[Subscription] = ()
         total = 0
@@ -148,7 +169,7 @@ class Subsz(Monitored):
                 raise bad(f"invalid test subject, must be valid publish subject: {subject}")
             receivers = self.hub.subscriptions_of(subject)
             listed, total = receivers, len(receivers)
-        elif is_true(argument(request, "subs")):
+        elif _SUBS.of(request):
             listed, total = routing, len(routing)
         fanouts = [_fanout(topic) for topic in self.hub.history]
         found: dict[str, Any] = {

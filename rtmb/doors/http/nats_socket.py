@@ -153,7 +153,9 @@ class NatsSocketEndpoint(SocketEndpoint):
     """``/nats``: the text protocol over WebSockets."""
 
     def __init__(self, broker: Broker, site: HttpSite) -> None:
-        super().__init__(broker, NatsSocketFactory(site.nats))
+        super().__init__(
+            broker, NatsSocketFactory(site.nats), "The text protocol in WebSocket frames"
+        )
         self._site = site
 
     def is_open(self, request: Request) -> bool:

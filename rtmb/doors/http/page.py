@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from twisted.web.server import Request
 
 from rtmb.doors.http.kit import Endpoint, is_upgrade
+from rtmb.doors.http.operations import operation
 from rtmb.doors.http.sockets import SocketEndpoint
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Page(Endpoint):
         """The page asks for the key itself."""
         return self._nats.is_open(request) if is_upgrade(request) else True
 
+    @operation("The live page; as a WebSocket, what /nats is", answer="text/html")
     def render_GET(self, request: Request) -> bytes | int:
         if is_upgrade(request):
             return self._nats.render(request)

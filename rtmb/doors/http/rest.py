@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 from twisted.python.failure import Failure
 from twisted.web.server import NOT_DONE_YET, Request
 
 from rtmb.codecs import nats as wire
-from rtmb.codecs.json_message import message_body, shown, timestamp
+from rtmb.codecs.json_message import headers_of, message_body, shown, timestamp
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message, to_value
 from rtmb.core.subjects import INBOX, OWN, from_raw, to_raw
@@ -24,16 +24,16 @@ from rtmb.doors.http.kit import (
     argument,
     body_of,
     forbidden,
-    is_true,
     json_of,
-    number_of_seconds,
     path_argument,
     refuse,
+    reply_of,
     subject_of,
     too_large,
     user_of,
     whole_number,
 )
+from rtmb.doors.http.operations import BYTES, Number, Seconds, Switch, Text, operation
 from rtmb.doors.http.visitors import Visitor, Visitors
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ TIMEOUT, LONGEST = 2.0, 60.0
 PREFIX = "X-Message-"
 
 
+#: Errors of several operations.
+_TOPIC_ERRORS = (Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOPIC_NOT_FOUND)
+_PUBLISH_ERRORS = (Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE)
+
+
 def _check(allowed: bool, text: str) -> None:
     if not allowed:
         raise forbidden(f"you may not {text}")
@@ -54,14 +59,15 @@ def lister(request: Request) -> Callable[[str], bool]:
     """Which topics a list for this request shows: those that its sender may read. The broker's own
     are left out unless it asks for them, by ``system=1`` or by a filter that begins as they do."""
     may_read = user_of(request).subscribe.may_subscribe
-    own = is_true(argument(request, "system")) or (argument(request, "filter") or "").startswith(
-        OWN
-    )
+    own = SYSTEM.of(request) or (argument(request, "filter") or "").startswith(OWN)
     return lambda name: may_read(name) and (own or not name.startswith(OWN))
 
 
 def _no_topic(name: str) -> RefusedError:
     return RefusedError(Code.TOPIC_NOT_FOUND, f"no topic {name}")
+
+
+# What is asked and answered
 
 
 class NewTopic(msgspec.Struct):
@@ -70,32 +76,120 @@ class NewTopic(msgspec.Struct):
     name: str
 
 
+class TopicChange(msgspec.Struct):
+    """A topic was made or deleted."""
+
+    status: str
+    topic: str
+
+
+class TopicInfo(msgspec.Struct):
+    """A topic, and how many subscriptions get what is published on it."""
+
+    name: str
+    subscribers: int
+
+
+class TopicList(msgspec.Struct):
+    """Topics by name."""
+
+    topics: list[TopicInfo]
+
+
+class TopicCounts(msgspec.Struct):
+    """How often a topic was published on."""
+
+    messages: int
+    subscribers: int
+
+
+class TopicStats(msgspec.Struct):
+    """The counts of all topics."""
+
+    topics: dict[str, TopicCounts]
+
+
+class Vitals(msgspec.Struct):
+    """How the broker is."""
+
+    uptime_sec: int
+    topics: int
+    subscribers: int
+
+
+class KeptMessage(msgspec.Struct):
+    """A message that is remembered."""
+
+    id: str
+    payload: Any
+    ts: str
+    headers: dict[str, list[str]]
+    #: There when the payload is neither JSON nor text.
+    encoding: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET
+    reply: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Published(msgspec.Struct):
+    """A message was published, and so many subscriptions got it."""
+
+    status: str
+    topic: str
+    receivers: int
+
+
+SYSTEM = Switch("system", "Whether the broker's own topics are listed as well", False)
+_LAST_N = Number("last_n", "So many of the newest messages; all that are remembered if left out", 0)
+_REPLY = Text("reply", "The subject where an answer is expected", "")
+_TIMEOUT = Seconds("timeout", "Seconds to wait for a reply", TIMEOUT, LONGEST)
+_HEADERS = (
+    ("Nats-Msg-Id", "The id of the message; any header that begins with Nats- passes as it is"),
+    ("X-Message-Name", "The header Name of the message; so for any other name"),
+)
+
+
+# The endpoints
+
+
 class Topics(Endpoint):
     """``/topics``: all of them."""
 
+    @operation("List the topics that you may read", query=(SYSTEM,), answer=TopicList)
     def render_GET(self, request: Request) -> Any:
         names = sorted(filter(lister(request), self.hub.topics()))
-        return {"topics": [_described(self.hub, name) for name in names]}
+        return TopicList([_described(self.hub, name) for name in names])
 
+    @operation(
+        "Make a topic that stays until it is deleted",
+        body=NewTopic,
+        answer=TopicChange,
+        status=201,
+        errors=(Code.BAD_REQUEST, Code.FORBIDDEN, Code.CONFLICT, Code.TOO_LARGE),
+    )
     def render_POST(self, request: Request) -> bytes:
-        name = subject_of(json_of(request, NewTopic, '{"name": "..."}').name)
+        name = subject_of(json_of(request, NewTopic, 'the body must be {"name": "..."}').name)
         _check(user_of(request).publish.may_publish(name), f"make {name}")
         # One that is only there because someone subscribed to it can still be made to stay.
         if self.hub.history.get(name) is not None:
             raise RefusedError(Code.CONFLICT, f"there is a topic {name}")
         self.hub.create_topic(name)
-        return answer(request, {"status": "created", "topic": name}, 201)
+        return answer(request, TopicChange("created", name), 201)
 
 
 class OneTopic(Endpoint):
     """``/topics/{name}``."""
 
+    @operation("Show a topic", answer=TopicInfo, errors=_TOPIC_ERRORS)
     def render_GET(self, request: Request) -> Any:
         name = _readable(request)
         if name not in self.hub.topics():
             raise _no_topic(name)
         return _described(self.hub, name)
 
+    @operation(
+        "Delete a topic, and end the subscriptions to just it",
+        answer=TopicChange,
+        errors=_TOPIC_ERRORS,
+    )
     def render_DELETE(self, request: Request) -> Any:
         name, user = subject_of(path_argument(request, "name")), user_of(request)
         allowed = user.publish.may_publish(name) and user.subscribe.may_subscribe(name)
@@ -103,24 +197,27 @@ class OneTopic(Endpoint):
         if not self.hub.delete_topic(name):
             raise _no_topic(name)
         self.hub.flush()
-        return {"status": "deleted", "topic": name}
+        return TopicChange("deleted", name)
 
 
 class Messages(Endpoint):
     """``/topics/{name}/messages``: what is remembered of it."""
 
+    @operation(
+        "Read the newest messages of a topic, oldest first",
+        query=(_LAST_N,),
+        answer=list[KeptMessage],
+        errors=_TOPIC_ERRORS,
+    )
     def render_GET(self, request: Request) -> Any:
         name = _readable(request)
         if name not in self.hub.topics():
             raise _no_topic(name)
-        count = whole_number(request, "last_n", self.hub.history.depth)
-        return [self._shown(message) for message in self.hub.newest(name, count)]
-
-    def _shown(self, message: Message) -> dict[str, Any]:
-        headers: dict[str, list[str]] = {}
-        for name, value in wire.decode_headers(message.headers or b""):
-            headers.setdefault(shown(name), []).append(shown(value))
-        return {**message_body(message), "ts": timestamp(message.time), "headers": headers}
+        count = whole_number(request, _LAST_N.name, self.hub.history.depth)
+        return [
+            {**message_body(m), "ts": timestamp(m.time), "headers": headers_of(m)}
+            for m in self.hub.newest(name, count)
+        ]
 
 
 def _readable(request: Request) -> str:
@@ -130,8 +227,8 @@ def _readable(request: Request) -> str:
     return name
 
 
-def _described(hub: Hub, name: str) -> dict[str, Any]:
-    return {"name": shown(name), "subscribers": len(hub.subscriptions_of(name))}
+def _described(hub: Hub, name: str) -> TopicInfo:
+    return TopicInfo(shown(name), len(hub.subscriptions_of(name)))
 
 
 class Health(Endpoint):
@@ -143,28 +240,28 @@ class Health(Endpoint):
         super().__init__(broker)
         self._started = broker.hub.clock()
 
+    @operation("How the broker is", answer=Vitals)
     def render_GET(self, request: Request) -> Any:
-        return {
-            "uptime_sec": int(self.hub.clock() - self._started),
-            "topics": sum(not name.startswith(OWN) for name in self.hub.topics()),
-            "subscribers": len(self.hub.routing),
-        }
+        return Vitals(
+            uptime_sec=int(self.hub.clock() - self._started),
+            topics=sum(not name.startswith(OWN) for name in self.hub.topics()),
+            subscribers=len(self.hub.routing),
+        )
 
 
 class Stats(Endpoint):
     """``/stats``."""
 
+    @operation("How often each topic was published on", query=(SYSTEM,), answer=TopicStats)
     def render_GET(self, request: Request) -> Any:
         listed = lister(request)
-        found = {
-            shown(name): {
-                "messages": topic.messages,
-                "subscribers": len(self.hub.subscriptions_of(name)),
+        topics = {name: topic for name, topic in self.hub.topics().items() if listed(name)}
+        return TopicStats(
+            {
+                shown(name): TopicCounts(topic.messages, len(self.hub.subscriptions_of(name)))
+                for name, topic in topics.items()
             }
-            for name, topic in self.hub.topics().items()
-            if listed(name)
-        }
-        return {"topics": found}
+        )
 
 
 class Publish(Endpoint):
@@ -189,20 +286,36 @@ class Publish(Endpoint):
             raise too_large(self.broker.settings.max_payload)
         return message
 
+    @operation(
+        "Publish a message: the body is the payload, whatever it is",
+        query=(_REPLY,),
+        headers=_HEADERS,
+        body=BYTES,
+        answer=Published,
+        errors=_PUBLISH_ERRORS,
+    )
     def render_POST(self, request: Request) -> Any:
-        reply = argument(request, "reply")
-        message = self.message(request, subject_of(reply) if reply is not None else None)
+        reply = _REPLY.of(request)
+        message = self.message(request, reply_of(reply) if reply else None)
         visitor = self.visitor(request)
         count = self.hub.publish(message, visitor)
         visitor.leave("")
-        return {"status": "published", "topic": message.subject, "receivers": count}
+        return Published("published", shown(message.subject), count)
 
 
 class Ask(Publish):
     """``/request/{subject}``: publishes, and answers with the first reply."""
 
+    @operation(
+        "Publish a request, and answer with the first reply",
+        query=(_TIMEOUT,),
+        headers=_HEADERS,
+        body=BYTES,
+        answer=("application/json", "text/plain", BYTES),
+        errors=(*_PUBLISH_ERRORS, Code.NO_RESPONDERS, Code.TIMEOUT, Code.SHUTTING_DOWN),
+    )
     def render_POST(self, request: Request) -> bytes | int:
-        timeout = number_of_seconds(request, "timeout", TIMEOUT, most=LONGEST, above_0=True)
+        timeout = _TIMEOUT.of(request)
         inbox = f"{INBOX}{uuid.uuid4().hex}"
         message = self.message(request, inbox)
         visitor = self.visitor(request)

@@ -14,6 +14,7 @@ from zope.interface import implementer
 
 from rtmb.config import Settings
 from rtmb.doors.http.access import Access
+from rtmb.doors.http.api_page import ApiPage, api_page
 from rtmb.doors.http.connection import HttpChannel, HttpRequest
 from rtmb.doors.http.connz import Connection, Connz, Leafz
 from rtmb.doors.http.journal import journal_table
@@ -22,6 +23,7 @@ from rtmb.doors.http.kit import Endpoint
 from rtmb.doors.http.metrics import Metrics
 from rtmb.doors.http.monitor import Healthz, Ratez, Routez, Subsz, Varz
 from rtmb.doors.http.nats_socket import NatsSocketEndpoint
+from rtmb.doors.http.openapi import Description, asyncapi, openapi
 from rtmb.doors.http.page import Page
 from rtmb.doors.http.rest import rest_table
 from rtmb.doors.http.router import NotFound, Router
@@ -73,10 +75,11 @@ class HttpSite(Site):
     def _table(self, broker: Broker) -> dict[str, Endpoint]:
         """What stands where."""
         nats = NatsSocketEndpoint(broker, self)
-        return {
+        requests, sockets, page = Description(broker), Description(broker), ApiPage(broker)
+        table: dict[str, Endpoint] = {
             "/": Page(broker, nats),
             "/nats": nats,
-            "/ws": SocketEndpoint(broker, JsonSocketFactory(self.streams)),
+            "/ws": SocketEndpoint(broker, JsonSocketFactory(self.streams), "JSON over WebSocket"),
             "/events/{pattern}": Events(broker, self.streams),
             **rest_table(broker, self.visitors),
             "/healthz": Healthz(broker),
@@ -90,7 +93,13 @@ class HttpSite(Site):
             "/leafz": Leafz(broker),
             "/metrics": Metrics(broker),
             **journal_table(broker),
+            "/openapi.json": requests,
+            "/asyncapi.json": sockets,
+            "/api": page,
         }
+        requests.document, sockets.document = openapi(table), asyncapi()
+        page.page = api_page(requests.document, sockets.document).encode()
+        return table
 
     def getResourceFor(self, request: Request) -> Endpoint:
         assert isinstance(request, HttpRequest)

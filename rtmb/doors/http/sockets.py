@@ -15,6 +15,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 from twisted.web.websocket import WebSocketResource, WebSocketTransport
 
 from rtmb.doors.http.kit import Code, Endpoint, RefusedError, bad, header
+from rtmb.doors.http.operations import Operation
 from rtmb.doors.http.streams import ROOM, own_connection
 from rtmb.doors.outbox import Outbox
 
@@ -168,9 +169,19 @@ class SocketFactory(Protocol):
 class SocketEndpoint(Endpoint):
     """Where WebSockets of one kind are opened."""
 
-    def __init__(self, broker: Broker, factory: SocketFactory) -> None:
+    def __init__(self, broker: Broker, factory: SocketFactory, about: str) -> None:
         super().__init__(broker)
         self._factory = factory
+        self._about = Operation(
+            about,
+            answer=None,
+            status=101,
+            errors=(Code.BAD_REQUEST, Code.UPGRADE_REQUIRED, Code.SHUTTING_DOWN),
+        )
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        return {"GET": self._about}
 
     def render_GET(self, request: Request) -> bytes | int:
         if (header(request, b"upgrade") or "").lower() != "websocket":

@@ -18,11 +18,11 @@ from rtmb.auth import User
 from rtmb.codecs.json_message import OncePerMessage
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import INBOX, has_wildcard, hears, matches
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.kit import (
+    Code,
     Endpoint,
-    argument,
     bad,
     encode_json,
     forbidden,
@@ -30,8 +30,8 @@ from rtmb.doors.http.kit import (
     path_argument,
     pattern_of,
     user_of,
-    whole_number,
 )
+from rtmb.doors.http.operations import Number, Text, operation
 from rtmb.doors.http.streams import GO_ELSEWHERE, Stream, Streams, own_connection
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ HEARTBEAT = 15.0
 #: Milliseconds that a browser waits before it comes back.
 _RETRY = 1000
 _ID = re.compile(r"(\d{1,18})-(\d{1,9})")
+
+
+_LAST_N = Number("last_n", "So many of the newest messages of each subject first", 0)
+_LAST_EVENT_ID = Text("last_event_id", "As the header Last-Event-ID", "")
 
 
 def micros(time: float) -> int:
@@ -159,13 +163,13 @@ class EventClient(Stream):
 
     def too_slow(self, count: int, topics: list[str]) -> None:
         error = {"code": "SLOW_CONSUMER", "message": f"you do not read: {count} messages dropped"}
-        self.finish([event("error", {"error": error, "dropped": count})], "slow consumer")
+        self.finish([event("closed", {"error": error, "dropped": count})], "slow consumer")
 
     def tell_dropped(self, count: int, topics: list[str]) -> None:
         self.say(event("dropped", {"count": count, "topics": topics}))
 
     def not_welcome(self, why: str) -> None:
-        self.finish([event("error", {"error": {"code": "UNAUTHORIZED", "message": why}})], why)
+        self.finish([event("closed", {"error": {"code": "UNAUTHORIZED", "message": why}})], why)
 
     def not_allowed(self, subscription: Subscription) -> None:
         super().not_allowed(subscription)
@@ -199,10 +203,17 @@ class Events(Endpoint):
         self.started = micros(streams.hub.clock())
         self.data = OncePerMessage(lambda message: b"data: " + streams.event(message) + b"\n\n")
 
+    @operation(
+        "Follow what is published, as Server-Sent Events",
+        query=(_LAST_N, _LAST_EVENT_ID),
+        headers=(("Last-Event-ID", "The last id that you saw: what came since is sent first"),),
+        answer="text/event-stream",
+        errors=(Code.BAD_REQUEST, Code.FORBIDDEN, Code.SHUTTING_DOWN),
+    )
     def render_GET(self, request: Request) -> bytes | int:
         user = user_of(request)
         pattern = pattern_of(path_argument(request, "pattern"))
-        last_n = whole_number(request, "last_n", 0)
+        last_n = _LAST_N.of(request)
         last_id = self._last_id(request)
         if not user.subscribe.may_subscribe(pattern):
             raise forbidden(f"you may not subscribe to {pattern}")
@@ -221,7 +232,7 @@ class Events(Endpoint):
         return NOT_DONE_YET
 
     def _last_id(self, request: Request) -> tuple[int, int] | None:
-        given = header(request, b"last-event-id") or argument(request, "last_event_id")
+        given = header(request, b"last-event-id") or _LAST_EVENT_ID.of(request)
         if not given:
             return None
         found = _ID.fullmatch(given)

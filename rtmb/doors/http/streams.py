@@ -18,7 +18,7 @@ from zope.interface import implementer
 from rtmb.auth import User
 from rtmb.codecs.json_message import OncePerMessage, event_json, shown
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.access import DoorRoster, Gate
 from rtmb.doors.outbox import Outbox
 from rtmb.doors.session import LINGER, Session

@@ -10,9 +10,10 @@ from twisted.web.server import Request
 
 from rtmb.codecs.json_message import shown, timestamp
 from rtmb.core.history import Topic
-from rtmb.doors.http.kit import argument, bad
-from rtmb.doors.http.monitor import Monitored, page_of
-from rtmb.doors.http.rest import lister
+from rtmb.doors.http.kit import Code
+from rtmb.doors.http.monitor import OFFSET, PAGE_LIMIT, Monitored, page_of
+from rtmb.doors.http.operations import Choice, Operation, Text
+from rtmb.doors.http.rest import SYSTEM, lister
 
 if TYPE_CHECKING:
     from rtmb.broker import Broker
@@ -21,10 +22,24 @@ if TYPE_CHECKING:
 PREVIEW = 200
 #: Rates are worked out again after this many seconds at the earliest.
 _RATE_PERIOD = 0.9
+_SORT = Choice(
+    "sort",
+    "Which come first",
+    "rate",
+    ("rate", "messages", "bytes", "last", "name"),
+    "invalid sorting option: {word}",
+)
+_FILTER = Text("filter", "What stands in the name of the topic", "")
 
 
 class Topicz(Monitored):
     """Topics with their rate since this was last asked."""
+
+    about = Operation(
+        "Topics with their rates and last values",
+        query=(_SORT, _FILTER, SYSTEM, OFFSET, PAGE_LIMIT),
+        errors=(Code.BAD_REQUEST,),
+    )
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -34,7 +49,7 @@ class Topicz(Monitored):
 
     def found(self, request: Request) -> dict[str, Any]:
         offset, limit = page_of(request)
-        sort, part = argument(request, "sort") or "rate", argument(request, "filter") or ""
+        sort, part = _SORT.of(request), _FILTER.of(request)
         sorts: dict[str, Callable[[Topic], Any]] = {
             "rate": lambda t: (-self._rates.get(t.name, 0.0), t.name),
             "messages": lambda t: (-t.messages, t.name),
@@ -42,8 +57,6 @@ class Topicz(Monitored):
             "last": lambda t: (-t.times[-1] if t.times else 0.0, t.name),
             "name": attrgetter("name"),
         }
-        if sort not in sorts:
-            raise bad(f"invalid sorting option: {sort}; there are {', '.join(sorts)}")
         self._rate(list(self.hub.history))
         listed = lister(request)
         topics = [t for t in self.hub.history if listed(t.name)]

@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 from rtmb.auth import User
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.access import DoorRoster
 from rtmb.doors.http.kit import Code, RefusedError, user_of
 from rtmb.doors.session import STOPPING, Session

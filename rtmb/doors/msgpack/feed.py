@@ -22,8 +22,8 @@ from rtmb.core.counters import Counters
 from rtmb.core.history import MESSAGE_COST, History
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import INBOX, is_subject
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.msgpack.globs import GlobTree, has_glob
 from rtmb.doors.msgpack.recent import Recent
 from rtmb.interfaces import ISubscriber

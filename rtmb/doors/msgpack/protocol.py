@@ -32,7 +32,7 @@ from rtmb.codecs.msgpack import (
     topic_end,
 )
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.msgpack.feed import Entry, Wanted
 from rtmb.doors.msgpack.retained import SLICE, Retained
 from rtmb.doors.outbox import PIECE, Outbox

@@ -4,7 +4,7 @@ cimport rtmb.core.raw as raw
 from rtmb.core.batch cimport Batch
 from rtmb.core.hub cimport Hub
 from rtmb.core.publication cimport Publication
-from rtmb.core.routing cimport Outlet, Subscription
+from rtmb.core.subscriptions cimport Outlet, Subscription
 
 
 cdef bytes _MSG

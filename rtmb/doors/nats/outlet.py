@@ -7,7 +7,7 @@ from rtmb.core import raw
 from rtmb.core.batch import Batch
 from rtmb.core.hub import Hub
 from rtmb.core.publication import WHOLE, Publication
-from rtmb.core.routing import Outlet, Subscription
+from rtmb.core.subscriptions import Outlet, Subscription
 from rtmb.interfaces import ISubscriber
 
 #: The most bytes of a line beyond subject, sid and reply: ``HMSG``, blanks, two sizes, line ends.

@@ -20,8 +20,8 @@ from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
 from rtmb.core.message import Message
 from rtmb.core.publication import Publication
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import from_raw, is_pattern, split_past
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.nats.dialect import BARE, LIBRARY
 from rtmb.doors.nats.outlet import NatsOutlet
 from rtmb.doors.nats.receiver import Receiver

@@ -6,7 +6,8 @@ from rtmb.core.counters cimport Counters
 from rtmb.core.history cimport History, Topic
 from rtmb.core.hub cimport Hub
 from rtmb.core.publication cimport Publication
-from rtmb.core.routing cimport Outlet, Route, Routing, Subscription
+from rtmb.core.routing cimport Route, Routing
+from rtmb.core.subscriptions cimport Outlet, Subscription
 
 
 cdef long long _PUB

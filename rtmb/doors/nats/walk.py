@@ -17,8 +17,8 @@ from rtmb.core import raw
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
 from rtmb.core.publication import Publication
-from rtmb.core.routing import Outlet, Subscription
 from rtmb.core.subjects import NO_REPLY, from_raw, to_raw
+from rtmb.core.subscriptions import Outlet, Subscription
 
 if TYPE_CHECKING:
     from rtmb.interfaces import ISubscriber

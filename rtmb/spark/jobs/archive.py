@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rtmb.spark.jobs.broker import Broker
-from rtmb.spark.jobs.messages import EVERYTHING, PARTITIONS, placed
-from rtmb.spark.jobs.store import CHECKPOINT, LIVE, Archive
-from rtmb.spark.jobs.streams import Progress, triggered
+from rtmb.spark.jobs.messages import EVERYTHING, placed
+from rtmb.spark.jobs.store import CHECKPOINT, Archive
+from rtmb.spark.jobs.streams import Job, triggered
 
 
 def start(
@@ -21,6 +20,7 @@ def start(
     subject: str = EVERYTHING,
     *,
     starting: str = "earliest",
+    ending: str | None = None,
     every: str = "10 seconds",
     once: bool = False,
     on_data_loss: str = "record",
@@ -36,6 +36,7 @@ def start(
         archive.spark,
         subject=subject,
         startingPosition=starting,
+        endingPosition=ending,
         onDataLoss=on_data_loss,
         onEpochChange=on_epoch_change,
         consumer=f"archive {archive.name}",
@@ -49,38 +50,30 @@ def write(
     """Write a stream of messages into an archive."""
     writer = (
         placed(messages)
-        .writeStream.queryName("archive")
-        .format("parquet")
-        .partitionBy(*PARTITIONS)
-        .option("path", archive.full(LIVE))
+        .writeStream.queryName(f"archive {archive.name}")
         .option("checkpointLocation", archive.full(CHECKPOINT))
     )
-    return triggered(writer, every, once).start()
+    return archive.start(triggered(writer, every, once))
 
 
-def watch(
+def job(
     archive: Archive,
     query: StreamingQuery,
     *,
-    told: Callable[[Progress], None] = lambda progress: None,
     compact_every: float = 600.0,
     margin: timedelta = timedelta(minutes=5),
     keep: timedelta = timedelta(hours=1),
-) -> None:
-    """Stay with the stream until it ends: tell of its progress, and tidy up every so often (never
-    with 0). A failure of the stream is raised."""
-    progress = Progress(query)
-    tidied = time.monotonic()
-    while not query.awaitTermination(1):
-        if progress.look():
-            told(progress)
-        if compact_every and time.monotonic() - tidied >= compact_every:
-            progress.compacted += archive.compact(margin)
+) -> Job:
+    """The stream and what tidies up beside it, every so many seconds and at the end; never with 0.
+    To be watched with `rtmb.spark.jobs.streams.watch`."""
+    tidied, compacted = time.monotonic(), 0
+
+    def tend(final: bool) -> str:
+        nonlocal tidied, compacted
+        if compact_every and (final or time.monotonic() - tidied >= compact_every):
+            compacted += archive.compact(margin)
             archive.clean(keep)
             tidied = time.monotonic()
-    if progress.look():
-        told(progress)
-    if compact_every:
-        progress.compacted += archive.compact(margin)
-        archive.clean(keep)
-        told(progress)
+        return f"{compacted:,} small files compacted" if compacted else ""
+
+    return Job([query], tend)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rtmb.spark.options import SINK, Options, read
+from rtmb.spark.options import SINK, SOURCE, Option, Options, read
 from rtmb.spark.transport import client, path
 
 
@@ -19,14 +19,19 @@ class Broker:
     servers: str = "http://127.0.0.1:8080"
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def _all(self, options: Mapping[str, object]) -> dict[str, str]:
-        given = {name: str(value) for name, value in options.items() if value is not None}
-        return {"servers": self.servers, **given, **self.options}
+    def given(
+        self, known: tuple[Option, ...], options: Mapping[str, object] | None = None
+    ) -> dict[str, str]:
+        """Options for the source or the sink. What only the other of the two knows is left out."""
+        mine = {option.name.lower() for option in known}
+        others = {option.name.lower() for option in (*SOURCE, *SINK)} - mine
+        own = {name: str(value) for name, value in (options or {}).items() if value is not None}
+        whole = {"servers": self.servers, **own, **self.options}
+        return {name: value for name, value in whole.items() if name.lower() not in others}
 
     def sink_options(self) -> Options:
-        """The same for calls that are not Spark's. Options of the source alone are left out."""
-        names = {option.name.lower() for option in SINK}
-        return read({k: v for k, v in self._all({}).items() if k.lower() in names}, SINK)
+        """The sink's, for calls that are not Spark's."""
+        return read(self.given(SINK), SINK)
 
     def bounds(self) -> dict[str, Any]:
         """The journal's epoch, its first message and the number that the next will have."""
@@ -37,12 +42,12 @@ class Broker:
 
     def stream(self, spark: SparkSession, **options: object) -> DataFrame:
         """The journal from a position on, for ever."""
-        return spark.readStream.format("rtmb").options(**self._all(options)).load()
+        return spark.readStream.format("rtmb").options(**self.given(SOURCE, options)).load()
 
     def read(self, spark: SparkSession, **options: object) -> DataFrame:
         """The journal as it is now."""
-        return spark.read.format("rtmb").options(**self._all(options)).load()
+        return spark.read.format("rtmb").options(**self.given(SOURCE, options)).load()
 
     def publish(self, messages: DataFrame, **options: object) -> None:
         """Publish a frame with the columns `subject`, `data` and, if there, `headers`."""
-        messages.write.format("rtmb").mode("append").options(**self._all(options)).save()
+        messages.write.format("rtmb").mode("append").options(**self.given(SINK, options)).save()

@@ -22,6 +22,11 @@ class Folder:
         self._jvm = jvm
         self.path = str(self._root.toString())
 
+    @property
+    def name(self) -> str:
+        """Its own name, without what is above it."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
     def _at(self, name: str) -> Any:
         return self._new(self._root, name) if name else self._root
 
@@ -36,6 +41,10 @@ class Folder:
         if not self.exists(name):
             return []
         return sorted(str(s.getPath().getName()) for s in self._system.listStatus(self._at(name)))
+
+    def modified(self, name: str) -> float:
+        """When a file was written, in seconds since 1970."""
+        return float(self._system.getFileStatus(self._at(name)).getModificationTime()) / 1000
 
     def walk(self, name: str = "") -> list[str]:
         """Names of the files below a folder, relative to this one."""

@@ -18,6 +18,10 @@ EVERYTHING = ",".join(
     [">", *(f"!system/events/{event}" for event in ("slow_consumer", "drop", "journal_lag"))]
 )
 
+#: What a subject cannot hold, as Java and Python both read it: white space, wildcards, and the
+#: places where an empty token would be.
+NOT_IN_SUBJECTS = r"[\s*>]|(?<=\.)(?=\.)|^(?=\.)|(?<=\.)$|^$"
+
 #: Columns that the archive's folders are named by.
 PARTITIONS = ["date", "hour", "token"]
 
@@ -45,6 +49,15 @@ def json_field(name: str) -> Column:
         return fn.get_json_object(text(), "$")
     steps = "".join(f"['{step}']" for step in name.split("."))
     return fn.get_json_object(text(), "$" + steps)
+
+
+def subject_of(key: str) -> str:
+    """A key as tokens of a subject.
+
+    >>> subject_of("new york"), subject_of("a..b")
+    ('new_york', 'a._.b')
+    """
+    return re.sub(NOT_IN_SUBJECTS, "_", key)
 
 
 def patterns(subject: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime
 from itertools import islice
+from types import NoneType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +41,7 @@ def messages(
     frames = []
     position = None
     if archive is not None:
-        snapshot = archive.snapshot()
+        snapshot = archive.snapshot(since, until)
         frames.append(archive.messages(since, until, snapshot))
         subject = subject or archive.subject
         position = snapshot.position
@@ -125,6 +127,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return shown(value)
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+
+
+def to_json(answer: DataFrame) -> None:
+    """Print each row as a line of JSON."""
+    for row in answer.toLocalIterator(True):
+        print(json.dumps({n: _as_json(v) for n, v in row.asDict(recursive=True).items()}))
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _as_json(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_as_json(part) for part in value]
+    plain = _plain(value)
+    return plain if isinstance(plain, (str, int, float, bool, NoneType)) else str(plain)
 
 
 def to_parquet(answer: DataFrame, path: str) -> None:

@@ -19,11 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rtmb.core.subjects import overlap
 from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.jobs.files import Folder
-from rtmb.spark.jobs.messages import json_field, patterns
+from rtmb.spark.jobs.messages import NOT_IN_SUBJECTS, json_field, patterns
 from rtmb.spark.jobs.streams import triggered
 
 #: What the columns of a roll-up are called, besides the fields.
 _OWN_COLUMNS = ("start", "end", "key", "count", "rate")
+
+#: How times are written in messages.
+STAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 _PARTS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
@@ -136,11 +139,10 @@ def windows(messages: DataFrame, rollup: Rollup) -> DataFrame:
 
 def as_messages(rolled: DataFrame, prefix: str = "rollup") -> DataFrame:
     """Windows as messages: JSON on `<prefix>.<key>`. What a subject cannot hold becomes `_`."""
-    key = fn.regexp_replace("key", r"[\s*>]|(?<=\.)(?=\.)|^(?=\.)|(?<=\.)$|^$", "_")
-    stamp = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
+    key = fn.regexp_replace("key", NOT_IN_SUBJECTS, "_")
     return rolled.select(
         fn.concat_ws(".", fn.lit(prefix), key).alias("subject"),
-        fn.to_json(fn.struct("*"), {"timestampFormat": stamp}).cast("binary").alias("data"),
+        fn.to_json(fn.struct("*"), {"timestampFormat": STAMP}).cast("binary").alias("data"),
         fn.concat_ws("/", "key", fn.unix_millis("start").cast("string")).alias("id"),
     )
 
@@ -159,7 +161,7 @@ def to_parquet(
     writer = (
         windows(messages, rollup)
         .withColumn("date", fn.date_format("start", "yyyy-MM-dd"))
-        .writeStream.queryName("rollup to Parquet")
+        .writeStream.queryName(f"rollup {folder.name} windows")
         .outputMode("append")
         .format("parquet")
         .partitionBy("date")
@@ -192,12 +194,18 @@ def to_broker(
 
     writer = (
         windows(messages, rollup)
-        .writeStream.queryName("rollup to the broker")
+        .writeStream.queryName(f"rollup {folder.name} broker")
         .outputMode("update")
         .foreachBatch(publish)
         .option("checkpointLocation", folder.full("checkpoint/broker"))
     )
     return triggered(writer, every, once).start()
+
+
+def not_of_itself(subject: str, prefix: str | None) -> None:
+    """Raise a `ValueError` when a roll-up would take in what it publishes."""
+    if prefix is not None and any(overlap(f"{prefix}.>", p) for p in patterns(subject)):
+        raise ValueError(f"{subject} takes in {prefix}.>: the roll-up would roll up itself")
 
 
 def start(
@@ -209,25 +217,25 @@ def start(
     *,
     prefix: str | None = "rollup",
     starting: str = "earliest",
+    ending: str | None = None,
     every: str = "5 seconds",
     once: bool = False,
     on_data_loss: str = "skip",
     on_epoch_change: str = "earliest",
 ) -> list[StreamingQuery]:
     """Begin, or go on where the last run stopped. Without a prefix nothing is published."""
-    if prefix is not None and any(overlap(f"{prefix}.>", p) for p in patterns(subject)):
-        raise ValueError(f"{subject} takes in {prefix}.>: the roll-up would roll up itself")
-
-    folder_name = path.rstrip("/").rpartition("/")[2]
+    not_of_itself(subject, prefix)
+    name = Folder(spark, path).name
 
     def stream(consumer: str) -> DataFrame:
         return broker.stream(
             spark,
             subject=subject,
             startingPosition=starting,
+            endingPosition=ending,
             onDataLoss=on_data_loss,
             onEpochChange=on_epoch_change,
-            consumer=f"rollup {folder_name} {consumer}",
+            consumer=f"rollup {name} {consumer}",
         )
 
     queries = [to_parquet(spark, stream("windows"), rollup, path, every=every, once=once)]

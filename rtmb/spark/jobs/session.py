@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,10 +32,10 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
 }
 
-#: Else a command would begin with a page of what Spark thinks of itself.
+#: Else a command would begin with a page of what Spark thinks of itself. With a file to log to,
+#: it may say what it likes.
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 #: On one machine nobody else need see the driver.
@@ -83,22 +86,24 @@ def check() -> None:
         raise NoSparkError(f"{program} is Java {version or 'of no known version'}: {remedy}")
 
 
-def session(name: str, master: str | None = None) -> SparkSession:
+def session(name: str, master: str | None = None, log: Path | None = None) -> SparkSession:
     """A session for a job; the one there is, if there is one.
 
-    Under `spark-submit` the master and the settings given to it stand.
+    Under `spark-submit` the master and the settings given to it stand. With `log`, all that Spark
+    and its workers print goes to that file.
     """
     check()
     from pyspark.conf import SparkConf
     from pyspark.sql import SparkSession
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = _submitted()
     builder = SparkSession.builder.appName(f"rtmb {name}")
-    settings = dict(_SETTINGS)
+    settings = {**_SETTINGS, "spark.log.level": "WARN" if log else "ERROR"}
     if not submitted:
         builder = builder.master(master or LOCAL)
         settings["spark.driver.extraJavaOptions"] = (
             f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+            + (" -Drtmb.level=warn -Drtmb.traces=warn" if log else "")
         )
         if (master or LOCAL).startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -113,33 +118,79 @@ def session(name: str, master: str | None = None) -> SparkSession:
     for key, value in settings.items():
         if given is None or not given.contains(key):
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _printing_to(log):
+        return builder.getOrCreate()
+
+
+def _submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
-def running(name: str, master: str | None = None) -> Iterator[SparkSession]:
-    """A session for a job, which is stopped at its end. What fails in Spark is a `JobError`."""
-    spark = session(name, master)
+def _printing_to(log: Path | None) -> Iterator[None]:
+    """What is started meanwhile prints its errors to a file, for as long as it lives."""
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    ours = os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(file, 2)
+        yield
+        sys.stderr.flush()
+    finally:
+        os.dup2(ours, 2)
+        os.close(file)
+        os.close(ours)
+
+
+@contextmanager
+def running(name: str, master: str | None = None, log: str | None = None) -> Iterator[SparkSession]:
+    """A session for a job, which is stopped at its end. What fails in Spark is a `JobError` of one
+    line, which names the file that has all of it: `log`, or a temporary one, which is deleted when
+    nothing failed."""
+    check()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     from rtmb.spark.transport import BrokerError, UnreachableError
 
+    # It prints, as JSON, what is raised as well.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    place: Path | None = None
+    if log is not None or not _submitted():
+        place = Path(log or Path(tempfile.gettempdir()) / f"rtmb-{name}-{os.getpid()}.log")
+    spark = None
     try:
+        spark = session(name, master, place)
         yield spark
-    except (PySparkException, Py4JError) as error:
-        raise JobError(_plain(str(error))) from error
-    except (BrokerError, UnreachableError) as error:
-        raise JobError(str(error)) from error
+    except (PySparkException, Py4JError, BrokerError, UnreachableError) as error:
+        plain = plain_text(str(error)) or type(error).__name__
+        if place is None:
+            raise JobError(plain) from error
+        with place.open("a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+        raise JobError(f"{plain} (all that Spark said: {place})") from error
+    else:
+        if log is None and place is not None:
+            place.unlink(missing_ok=True)
     finally:
-        spark.stop()
+        if spark is not None:
+            with suppress(Py4JError, OSError):  # its Java may have gone before
+                spark.stop()
 
 
-def _plain(message: str) -> str:
-    """Of an exception that came through Java and Python again, the part that says something: the
-    last line of the innermost Python traceback, or all that is not a stack trace."""
-    causes = re.findall(r"^(?:[a-z_]+\.)*[A-Z]\w*Error: (.+)$", message, re.MULTILINE)
-    if causes:
-        return str(causes[-1])
-    told = message.partition("\n\tat ")[0].partition("\n\nJVM stacktrace")[0]
-    return told.strip()
+def plain_text(message: str) -> str:
+    """Of an exception that came through Java and Python again, the line that says something: the
+    last of the innermost Python traceback, or the first that is not one of a stack.
+
+    >>> plain_text("[X_NOT_FOUND] No table `x`. SQLSTATE: 42P01; line 1 pos 14;\\n'Project [*]")
+    'No table `x`.'
+    """
+    causes = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception): (.+)$", message, re.MULTILINE)
+    python = [c for c in causes if "Traceback (most recent call last)" in message]
+    told = python[-1] if python else message.partition("\n\tat ")[0]
+    told = told.partition("\n\nJVM stacktrace")[0].strip().partition("\n")[0]
+    told = re.sub(r"^\[[A-Z0-9_.]+\] ", "", told)
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", told)

@@ -30,6 +30,13 @@ class EventTests(HttpTests):
         self.assertRegex(name, r"^\d+-\d+$")
         self.assertEqual(stream.payloads(2), ["text", "two\nlines"])
 
+    def test_headers_and_reply(self) -> None:
+        stream = self.events("/events/sse.whole")
+        stream.block()
+        self.ask("POST", "/publish/sse.whole?reply=back", b"1", X_Message_Hue="b")
+        message = stream.next()[2]["message"]
+        self.assertEqual((message["headers"], message["reply"]), ({"Hue": ["b"]}, "back"))
+
     def test_last_n(self) -> None:
         self.publish("sse.past", "1", "2", "3")
         stream = self.events("/events/sse.past?last_n=2")

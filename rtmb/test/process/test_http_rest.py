@@ -82,6 +82,13 @@ class RestTests(HttpTests):
         self.assertEqual(self.ask("GET", "/topics/h/messages?last_n=x").status, 400)
         self.assertEqual(self.ask("GET", "/topics/none/messages").status, 404)
 
+    def test_history_tells_the_reply(self) -> None:
+        self.ask("POST", "/publish/asked?reply=back.to", b"1", X_Message_Hue="b")
+        (found,) = self.ask("GET", "/topics/asked/messages").json
+        self.assertEqual((found["reply"], found["headers"]), ("back.to", {"Hue": ["b"]}))
+        for reply in ("$LAST.a", "_R_.a", "$REPLAY.1.a"):
+            self.assertEqual(self.ask("POST", f"/publish/asked?reply={reply}", b"1").status, 400)
+
     def test_request(self) -> None:
         cases = [
             (b"PUB INBOX 7\r\n[1, 2]\n\r\n", b"[1, 2]\n", "application/json"),

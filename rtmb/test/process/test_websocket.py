@@ -87,6 +87,23 @@ class JsonTests(DoorTests):
         found = client.read_until(b'{"a":1}\r\n')
         self.assertIn(b"Nats-Msg-Id: " + ID.encode() + b"\r\n", found)
 
+    def test_headers_and_reply(self) -> None:
+        """They pass both ways: over /ws, and between it and NATS clients."""
+        socket, client = self.connect(), self.nats()
+        socket.subscribe("whole")
+        body = {"id": ID, "payload": 1, "headers": {"Hue": "red", "N": ["1", "2"]}, "reply": "back"}
+        socket.ask(type="publish", topic="whole", message=body)
+        wanted = {**body, "headers": {"Hue": ["red"], "N": ["1", "2"]}}
+        self.assertEqual(socket.hear()["message"], wanted)
+        client.connect(headers=True)
+        client.send(b"HPUB whole answer.me 22 23\r\nNATS/1.0\r\nHue: sea\r\n\r\n5\r\n")
+        message = socket.hear()["message"]
+        self.assertEqual((message["headers"], message["reply"]), ({"Hue": ["sea"]}, "answer.me"))
+        for wrong in ({"headers": {"a b": "x"}}, {"headers": {"a": 1}}, {"headers": []},
+                      {"reply": "a b"}, {"reply": "a.*"}, {"reply": "$LAST.a"}):  # fmt: skip
+            said = socket.ask(type="publish", topic="whole", message={"payload": 1, **wrong})
+            self.assertEqual(said["error"]["code"], "BAD_REQUEST", wrong)
+
     def test_bytes_that_are_no_text(self) -> None:
         socket, client = self.connect(), self.nats()
         socket.subscribe("raw")

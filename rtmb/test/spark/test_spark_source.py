@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,6 +77,12 @@ class BatchTests(SparkCase):
         self.assertIn("a schema of its own", error)
 
 
+def _ended(query: Any) -> bool:
+    """Whether a stream says that it has come to its ending position."""
+    newest = query.lastProgress["sources"][0]["latestOffset"]
+    return bool(newest and json.loads(newest).get("ended"))
+
+
 class StreamTests(SparkCase):
     """``spark.readStream``"""
 
@@ -102,6 +109,29 @@ class StreamTests(SparkCase):
         self.assertLessEqual({600, 200, 0}, set(found), "after each batch")
         self.assertGreater(found[600], 0)
         self.assertEqual(found[0], 0)
+
+    def test_it_ends_where_it_was_told_to(self) -> None:
+        broker = self.broker()
+        broker.publish("a", range(1000))
+        query = self.start(self.stream(broker, endingPosition=701, maxMessagesPerTrigger=400))
+        self.wait_for(query, 700)
+        broker.publish("a", range(1000, 1200))
+        until(lambda: _ended(query), "the query to say that it is at its end")
+        query.stop()
+        self.assertEqual(self.values(), list(range(700)))
+
+    def test_it_ends_at_a_time(self) -> None:
+        """What is published at that time or later is left out; before it has come, nothing is."""
+        broker = self.broker()
+        broker.publish("a", range(100))
+        moment = datetime.now(UTC) + timedelta(seconds=4)
+        query = self.start(self.stream(broker, endingPosition=moment.isoformat()))
+        self.wait_for(query, 100)
+        until(lambda: datetime.now(UTC) >= moment, "the time to come")
+        broker.publish("a", range(100, 200))
+        until(lambda: _ended(query), "the query to say that it is at its end")
+        query.stop()
+        self.assertEqual(self.values(), list(range(100)))
 
     def test_from_now_on(self) -> None:
         """All that comes once the query has begun, though Spark asks twice where that is, and

@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 from rtmb.broker import Broker
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.site import HttpService
 from rtmb.doors.session import Roster, Session
 from rtmb.interfaces import ISubscriber

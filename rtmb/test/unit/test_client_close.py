@@ -41,7 +41,7 @@ class ClosingTests(MemoryTests):
         self.assertEqual(len(self.memory.clock.getDelayedCalls()), 1)  # the broker's own tick
         self.memory.reachable = True
         self.memory.advance(100)
-        self.assertEqual(self.memory.factory.clients, {})
+        self.assertEqual(self.memory.factory.sessions, {})
 
     def test_drain(self) -> None:
         """All that came is read and all that was published arrives, answers included."""

@@ -191,7 +191,7 @@ class StayingTests(MemoryTests):
                 self.memory.advance(10)
             self.assertEqual(len(closed), 1, name)
             self.successResultOf(closed[0])
-            self.assertEqual(self.memory.factory.clients, {}, name)
+            self.assertEqual(self.memory.factory.sessions, {}, name)
 
     def test_flush_tells_of_loss(self) -> None:
         """It does not say that all has arrived when a connection was lost with something on it."""
@@ -264,7 +264,7 @@ class StayingTests(MemoryTests):
         error = self.failureResultOf(connecting, ConnectionFailed).value
         self.assertIn("within 5 s", str(error))
         self.memory.advance()
-        self.assertEqual(self.memory.factory.clients, {})
+        self.assertEqual(self.memory.factory.sessions, {})
 
     def test_lame_duck(self) -> None:
         client = self.connect()

@@ -9,8 +9,8 @@ from zope.interface.verify import verifyObject
 from rtmb.core.counters import Counters
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
 from rtmb.core.subjects import split_past
+from rtmb.core.subscriptions import Subscription
 from rtmb.interfaces import ISubscriber
 
 

@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.codecs.json_message import event_json, message_id
+from rtmb.codecs.json_message import encode_given_headers, event_json, message_id
 from rtmb.core.message import Message
 
 
@@ -25,6 +25,19 @@ class EventJsonTests(SynchronousTestCase):
             self.assertNotEqual(message_id(first), message_id(other))
         named = Message("a", b"", headers=b"NATS/1.0\r\nNats-Msg-Id: me \r\n\r\n")
         self.assertEqual(message_id(named), "me")
+
+    def test_headers_and_reply(self) -> None:
+        block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nHue: red\r\nHue: blue\r\n\r\n"
+        message = Message("a", b"1", headers=block, reply="back", time=1.0)
+        body = json.loads(event_json(message))["message"]
+        self.assertEqual(body["headers"], {"Hue": ["red", "blue"]})
+        self.assertEqual((body["id"], body["reply"]), ("7", "back"))
+        given = {"Hue": ["red", "blue"], "nats-msg-id": "other"}
+        self.assertEqual(encode_given_headers(given, "7"), block)
+        self.assertIsNone(encode_given_headers({}, None))
+        for name in ("", "a b", "a:", "a\r\nb", "é"):
+            with self.assertRaisesRegex(ValueError, "not a name"):
+                encode_given_headers({name: "x"}, None)
 
     def test_no_number_loses_a_digit(self) -> None:
         message = Message("a", b'{"n": 1.10, "big": 12345678901234567890123}')

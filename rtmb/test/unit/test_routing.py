@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.core.counters import Counters
-from rtmb.core.routing import Group, Route, Routing, Subscription, choose
+from rtmb.core.routing import Route, Routing
 from rtmb.core.subjects import has_wildcard, hears, is_pattern, to_raw
+from rtmb.core.subscriptions import Group, Subscription, choose
 
 
 def subscription(pattern: str, queue: str | None = None, **more: Any) -> Subscription:

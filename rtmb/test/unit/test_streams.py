@@ -11,7 +11,7 @@ from zope.interface.verify import verifyObject
 
 from rtmb.auth import ANYONE
 from rtmb.core.message import Message
-from rtmb.core.routing import Subscription
+from rtmb.core.subscriptions import Subscription
 from rtmb.doors.http.streams import ROOM, Stream, Streams
 from rtmb.doors.outbox import Outbox
 from rtmb.doors.session import STOPPING

@@ -1,0 +1,70 @@
+"""Charts of the jobs."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+from xml.etree import ElementTree
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from rtmb.test.support.processes import need
+from rtmb.test.support.spark_jobs import (
+    NINE,
+    has_module,
+)
+
+
+class ChartTests(SynchronousTestCase):
+    def test_a_table_becomes_lines(self) -> None:
+        from rtmb.spark.jobs.charts import chart_of, svg
+
+        rows = [(NINE + timedelta(seconds=i), i * 2, "x") for i in range(50)]
+        chart = chart_of(["time", "n", "word"], rows, "A & B")
+        self.assertEqual(list(chart.series), ["n"])
+        root = ElementTree.fromstring(svg(chart))
+        self.assertIn("A & B", "".join(root.itertext()))
+        (path,) = (e.get("d", "") for e in root.iter("{http://www.w3.org/2000/svg}path"))
+        self.assertEqual(path.count(","), 50)
+
+    def test_names_become_bars(self) -> None:
+        from rtmb.spark.jobs.charts import chart_of, svg
+
+        root = ElementTree.fromstring(svg(chart_of(["s", "n"], [("<a>", 1), ("b", 3)])))
+        widths = [float(e.get("width", 0)) for e in root.iter("{http://www.w3.org/2000/svg}rect")]
+        self.assertApproximates(widths[1] / widths[0], 3, 0.01)
+        self.assertIn("<a>", "".join(root.itertext()))
+
+    def test_gaps_break_the_line(self) -> None:
+        from rtmb.spark.jobs.charts import Chart, svg
+
+        root = ElementTree.fromstring(svg(Chart([1, 2, 3, 4, 5], {"a": [1, 2, None, 3, 4]})))
+        self.assertEqual(len(list(root.iter("{http://www.w3.org/2000/svg}path"))), 2)
+
+    def test_what_cannot_be_drawn(self) -> None:
+        from rtmb.spark.jobs.charts import chart_of, save
+
+        self.assertRaises(ValueError, chart_of, ["a", "b"], [])
+        self.assertRaises(ValueError, chart_of, ["a", "b"], [("x", "y")])
+        chart = chart_of(["a", "b"], [(1, 2)])
+        self.assertRaises(ValueError, save, chart, "picture.gif")
+
+    def test_files(self) -> None:
+        from rtmb.spark.jobs.charts import NoPictureError, chart_of, save
+
+        place = Path(self.mktemp())
+        place.mkdir()
+        chart = chart_of(["a", "b", "c"], [(1, 2, None), (2, 3, 4)])
+        save(chart, str(place / "c.svg"))
+        ElementTree.parse(place / "c.svg")
+        with mock.patch.dict(sys.modules, dict.fromkeys(_MATPLOTLIB)):
+            self.assertRaises(NoPictureError, save, chart, str(place / "c.png"))
+        need(self, has_module("matplotlib"), "there is no matplotlib")
+        save(chart, str(place / "c.png"))
+        self.assertEqual((place / "c.png").read_bytes()[:4], b"\x89PNG")
+
+
+#: No import goes past these: one that did would be undone by `patch`, and numpy loads only once.
+_MATPLOTLIB = ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg")

@@ -1,0 +1,46 @@
+"""What is said when there is no Spark to be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import mock
+
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from rtmb.cli.pipeline import pipeline
+from rtmb.spark.jobs.session import NoSparkError, check
+
+
+class SessionTests(SynchronousTestCase):
+    """What is said when there is no Spark to be had."""
+
+    def test_no_java(self) -> None:
+        with mock.patch.dict(os.environ, {"PATH": "", "JAVA_HOME": ""}):
+            error = self.assertRaises(NoSparkError, check)
+        self.assertIn("there is none on the PATH: install Java 17", str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_wrong_java_home(self) -> None:
+        with mock.patch.dict(os.environ, {"JAVA_HOME": self.mktemp()}):
+            self.assertIn("none in JAVA_HOME", str(self.assertRaises(NoSparkError, check)))
+
+    def test_old_java(self) -> None:
+        home = Path(self.mktemp())
+        program = home / "bin" / "java"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
+        program.chmod(0o755)
+        with mock.patch.dict(os.environ, {"JAVA_HOME": str(home)}):
+            self.assertIn("is Java 11", str(self.assertRaises(NoSparkError, check)))
+
+    def test_no_pyspark(self) -> None:
+        with mock.patch("importlib.util.find_spec", return_value=None):
+            self.assertIn("pip install 'rtmb[spark]'", str(self.assertRaises(NoSparkError, check)))
+
+    def test_the_command_says_so_in_one_line(self) -> None:
+        with mock.patch.dict(os.environ, {"PATH": "", "JAVA_HOME": ""}):
+            done = CliRunner().invoke(pipeline, ["archive"])
+        self.assertEqual(done.exit_code, 1)
+        self.assertRegex(done.output, r"\AError: Spark runs on Java[^\n]*\n\Z")
