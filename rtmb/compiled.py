@@ -23,6 +23,8 @@ MODULES: tuple[str, ...] = (
     "rtmb.core.history",
     "rtmb.core.hub",
     "rtmb.core.batch",
+    "rtmb.doors.msgpack.outlet",
+    "rtmb.doors.msgpack.publisher",
     "rtmb.doors.nats.outlet",
     "rtmb.doors.nats.walk",
 )

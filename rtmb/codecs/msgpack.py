@@ -177,11 +177,11 @@ class PackedMessage(Message):
 
     __slots__ = ("_start", "packed")
 
-    def __init__(self, topic: str, packed: bytes, start: int) -> None:
+    def __init__(self, topic: str, packed: bytes, start: int, time: float = 0.0) -> None:
         # Without a call of the base class's: there is one of these for every message.
         self.subject = topic
         self.door = DOOR
-        self.time = 0.0
+        self.time = time
         self._size = len(packed) - start
         self._payload = self._form = self.reply = self.headers = None
         #: ``[topic, value]``, and where the value begins.

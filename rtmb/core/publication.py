@@ -83,8 +83,7 @@ class Publication:
 
     def lay_out(self) -> None:
         """Make the payload of a message that somebody has made."""
-        assert self._message is not None
-        self.data = self._payload = self._message.payload
+        self.data = self._payload = self.message().payload
         self.start = 0
         self.end = len(self.data)
 
