@@ -21,6 +21,7 @@ cdef class NatsOutlet(Outlet):
     cdef Batch batch
     cdef public bint headers
     cdef public bint closed
+    cdef public bytes last
 
     @cython.locals(
         batch=Batch, hub=Hub, subject=bytes, sid=bytes, reply=bytes, headers=bytes,

@@ -21,7 +21,7 @@ _WHOLE = WHOLE
 class NatsOutlet(Outlet):
     """The way out to one client."""
 
-    __slots__ = ("batch", "closed", "headers", "hub", "subscriber")
+    __slots__ = ("batch", "closed", "headers", "hub", "last", "subscriber")
 
     def __init__(self, hub: Hub, subscriber: ISubscriber, batch: Batch) -> None:
         super().__init__()
@@ -32,6 +32,8 @@ class NatsOutlet(Outlet):
         self.headers = False
         #: Set when the client is to get nothing more.
         self.closed = False
+        #: The subject of the last message.
+        self.last = b""
 
     def take(self, subscription: Subscription, publication: Publication) -> None:
         if self.closed:
@@ -42,7 +44,7 @@ class NatsOutlet(Outlet):
         hub = self.hub
         if batch.size() == 0:
             hub.wake(self.subscriber)
-        subject = publication.subject
+        subject = self.last = publication.subject
         sid = subscription.key
         reply = publication.reply
         headers = publication.headers if self.headers else None

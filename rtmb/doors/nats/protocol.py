@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ READ_SIZE = 256 * 1024
 PAUSE = 0.01
 #: The first byte of a TLS handshake.
 _TLS_HELLO = 0x16
-_MSG_LINE = re.compile(rb"(?:^|\n)H?MSG (\S+) ")
 
 
 @implementer(ISubscriber, IHandshakeListener)
@@ -438,8 +436,7 @@ class NatsProtocol(Session, Receiver):
     def _overflowed(self, last: bytes) -> None:
         if self.closed_reason:
             return
-        found = _MSG_LINE.search(last)  # not always at its start: a part may have been sent
-        subject = from_raw(found[1]) if found is not None else "?"
+        subject = from_raw(self.outlet.last) or "?"
         self.closed_reason = "slow consumer"
         self.factory.announcements.slow(self, "close", subject, self.outbox.pending)
         self.abort()

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
+from rtmb.test.support.files import folder
 from rtmb.test.support.processes import PATIENCE
 from rtmb.test.support.spark_session import JournalBroker
 
@@ -60,7 +61,7 @@ class TableTests(JournalCase):
 
     def test_json_lines(self) -> None:
         """As DuckDB reads them too."""
-        file = self.mktemp()
+        file = str(folder(self) / "rows.jsonl")
         with open(file, "wb") as out, urlopen(f"{self.url}&format=json") as answer:
             out.write(answer.read())
         found: Any = duckdb.read_json(file, format="newline_delimited")

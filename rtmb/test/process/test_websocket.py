@@ -99,6 +99,7 @@ class JsonTests(DoorTests):
         client.send(b"HPUB whole answer.me 22 23\r\nNATS/1.0\r\nHue: sea\r\n\r\n5\r\n")
         message = socket.hear()["message"]
         self.assertEqual((message["headers"], message["reply"]), ({"Hue": ["sea"]}, "answer.me"))
+        wrong: dict[str, Any]
         for wrong in ({"headers": {"a b": "x"}}, {"headers": {"a": 1}}, {"headers": []},
                       {"reply": "a b"}, {"reply": "a.*"}, {"reply": "$LAST.a"}):  # fmt: skip
             said = socket.ask(type="publish", topic="whole", message={"payload": 1, **wrong})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from pathlib import Path
 from unittest import mock
 from xml.etree import ElementTree
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rtmb.test.support.files import folder
 from rtmb.test.support.processes import need
 from rtmb.test.support.spark_jobs import (
     NINE,
@@ -54,8 +54,7 @@ class ChartTests(SynchronousTestCase):
     def test_files(self) -> None:
         from rtmb.spark.jobs.charts import NoPictureError, chart_of, save
 
-        place = Path(self.mktemp())
-        place.mkdir()
+        place = folder(self)
         chart = chart_of(["a", "b", "c"], [(1, 2, None), (2, 3, 4)])
         save(chart, str(place / "c.svg"))
         ElementTree.parse(place / "c.svg")

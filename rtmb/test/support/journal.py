@@ -84,6 +84,8 @@ class Http:
             length = int(fields[b"content-length"])
             body, rest = rest[:length], rest[length:]
         else:
+            if not rest.endswith(b"0\r\n\r\n"):
+                return None  # there is more to come
             body = b""
             while (size := int(rest.split(b"\r\n", 1)[0], 16)) > 0:
                 start = rest.index(b"\r\n") + 2
@@ -93,9 +95,14 @@ class Http:
         self.transport.write(rest)
         return int(head.split()[1]), body
 
+    def _goes_on(self) -> bool:
+        """Whether there is work for right now: on a slow machine an answer takes several turns."""
+        return any(c.getTime() <= self.clock.seconds() for c in self.clock.getDelayedCalls())
+
     def call(self, method: str, target: str, body: bytes = b"", more: str = "") -> tuple[int, Any]:
         self.send(method, target, body, more)
-        found = self.answer()
+        while (found := self.answer()) is None and self._goes_on():
+            self.clock.advance(0)
         assert found is not None, "no answer"
         status, said = found
         if self.told["content-type"] == "application/json":

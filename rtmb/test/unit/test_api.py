@@ -17,7 +17,6 @@ import rtmb.broker
 from rtmb.api import IClient, IDoor, IDoorService, ISubscriber, Settings, SettingsError
 from rtmb.auth import AuthTable
 from rtmb.test.support.memory import MemoryBroker, MemoryTransport
-from rtmb.test.support.processes import need
 
 #: To take a name away from this list breaks doors that others have written.
 NAMES = """
@@ -67,7 +66,8 @@ class ExampleTests(SynchronousTestCase):
     """`examples/echo_door`."""
 
     def setUp(self) -> None:
-        need(self, EXAMPLE.is_dir(), "the examples are not installed with the package")
+        if not EXAMPLE.is_dir():
+            self.skipTest("the examples are not installed with the package")
         self.patch(sys, "path", [str(EXAMPLE), *sys.path])
         from echo_door import EchoDoor  # type: ignore[import-not-found]
 

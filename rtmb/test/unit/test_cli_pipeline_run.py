@@ -9,13 +9,14 @@ from twisted.trial.unittest import SynchronousTestCase
 import rtmb
 from rtmb.cli.pipeline.run import FileError, read, tasks_of
 from rtmb.cli.pipeline.task import Task
+from rtmb.test.support.files import folder
 
 EXAMPLE = Path(rtmb.__file__).parent.parent / "examples" / "pipeline" / "pipeline.toml"
 
 
 class FileTests(SynchronousTestCase):
     def tasks(self, text: str, once: bool = False) -> list[Task]:
-        file = Path(self.mktemp())
+        file = folder(self) / "jobs.toml"
         file.write_text(text)
         return list(tasks_of(read(file), "jobs.toml", once, None))
 

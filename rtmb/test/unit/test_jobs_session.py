@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from unittest import mock
 
 from click.testing import CliRunner
@@ -11,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.cli.pipeline import pipeline
 from rtmb.spark.jobs.session import NoSparkError, check
+from rtmb.test.support.files import folder
 
 
 class SessionTests(SynchronousTestCase):
@@ -23,11 +23,11 @@ class SessionTests(SynchronousTestCase):
         self.assertNotIn("\n", str(error))
 
     def test_wrong_java_home(self) -> None:
-        with mock.patch.dict(os.environ, {"JAVA_HOME": self.mktemp()}):
+        with mock.patch.dict(os.environ, {"JAVA_HOME": str(folder(self))}):
             self.assertIn("none in JAVA_HOME", str(self.assertRaises(NoSparkError, check)))
 
     def test_old_java(self) -> None:
-        home = Path(self.mktemp())
+        home = folder(self)
         program = home / "bin" / "java"
         program.parent.mkdir(parents=True)
         program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")

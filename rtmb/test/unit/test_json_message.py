@@ -32,6 +32,7 @@ class EventJsonTests(SynchronousTestCase):
         body = json.loads(event_json(message))["message"]
         self.assertEqual(body["headers"], {"Hue": ["red", "blue"]})
         self.assertEqual((body["id"], body["reply"]), ("7", "back"))
+        given: dict[str, str | list[str]]
         given = {"Hue": ["red", "blue"], "nats-msg-id": "other"}
         self.assertEqual(encode_given_headers(given, "7"), block)
         self.assertIsNone(encode_given_headers({}, None))

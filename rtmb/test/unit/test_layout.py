@@ -191,6 +191,11 @@ class TestsTests(SynchronousTestCase):
                 if name.startswith("rtmb.test."):
                     self.assertTrue(name.startswith("rtmb.test.support."), f"{path} imports {name}")
 
+    def test_folders_go_with_their_test(self) -> None:
+        """What trial's `mktemp` makes stays, under pytest in the folder where it runs."""
+        for path, text in sources("rtmb/test").items():
+            self.assertNotIn("self.mktemp" + "(", text, f"{path}: use `folder` of support/files.py")
+
     def test_unit_tests_need_no_socket_and_no_process(self) -> None:
         outside = {"subprocess", "socket", "threading", "asyncio", "pyspark", "selenium"}
         before: set[str] = set()
