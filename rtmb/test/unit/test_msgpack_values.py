@@ -124,7 +124,9 @@ class ValueTests(InMemory):
 
         self.patch(PackedMessage, "payload", property(payload))
         client = self.client(subscribe("t"))
-        self.assertEqual(client.send(publish("t", [1]), publish("t", [2])), [["t", [1]], ["t", [2]]])
+        self.assertEqual(
+            client.send(publish("t", [1]), publish("t", [2])), [["t", [1]], ["t", [2]]]
+        )
         self.assertEqual(self.client().send(subscribe("*")), [["t", [2]]])
         self.assertEqual(made, [])
         library = self.memory.library()
