@@ -21,7 +21,7 @@ from rtmb.spark.jobs.messages import placed
 from rtmb.spark.jobs.session import session
 from rtmb.spark.jobs.store import Archive
 from rtmb.spark.jobs.streams import watch
-from rtmb.spark.source import SCHEMA
+from rtmb.spark.reading import SCHEMA
 
 TOKENS = 10
 BATCHES = 720  # two hours, which is what compaction leaves

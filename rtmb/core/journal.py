@@ -273,6 +273,7 @@ class Journal:
                     "ttl": lease.ttl,
                     "expires_in": round(lease.expires - now, 3),
                     "warned": lease.warned,
+                    "dead_letters": lease.dead_letters,
                     **lag._asdict(),
                 }
                 for lease, lag in leases

@@ -45,6 +45,8 @@ class Lease:
     user: str = ""
     #: Whether it was told of that its position is about to be overwritten.
     warned: bool = False
+    #: Messages that it could not use, and published as dead letters.
+    dead_letters: int = 0
     #: Where it was; the older one is what speeds are measured from.
     marks: list[Mark] = field(default_factory=list)
 
@@ -97,6 +99,7 @@ class Leases:
         lease = Lease(consumer, position, ttl, now + ttl, subjects, user)
         if old is not None:
             lease.warned, lease.marks = old.warned, old.marks
+            lease.dead_letters = old.dead_letters
         lease.mark(now, next_number)
         self._leases[key] = lease
         return lease
@@ -106,6 +109,11 @@ class Leases:
         lease = self._leases.get((user, consumer))
         if lease is not None and lease.expires > self._clock():
             lease.expires = self._clock() + lease.ttl
+
+    def count_dead_letters(self, consumer: str, user: str, count: int) -> None:
+        lease = self._leases.get((user, consumer))
+        if lease is not None:
+            lease.dead_letters += count
 
     def release(self, consumer: str, user: str = "") -> bool:
         return self._leases.pop((user, consumer), None) is not None

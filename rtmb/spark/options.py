@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from rtmb.core.subjects import hears, is_subject
 from rtmb.spark.transport import Access
 
 #: What Spark itself puts among the options.
@@ -44,6 +45,11 @@ def names(value: str) -> tuple[str, ...]:
     return found
 
 
+def names_or_none(value: str) -> tuple[str, ...]:
+    """Names of columns, with commas between; none is none of them."""
+    return () if value.strip() == "none" else tuple(part.strip() for part in value.split(","))
+
+
 def whole(value: str) -> int:
     if not re.fullmatch(r"\d{1,18}", value.strip()):
         raise ValueError("a whole number")
@@ -74,7 +80,7 @@ def switch(value: str) -> bool:
 def one_of(*choices: str) -> Callable[[str], str]:
     def choice(value: str) -> str:
         if value not in choices:
-            raise ValueError(" or ".join(choices) + _nearest(value, choices))
+            raise ValueError(" or ".join(choices) + nearest(value, choices))
         return value
 
     return choice
@@ -107,7 +113,7 @@ def position(value: str) -> str | int | float:
     except ValueError:
         raise ValueError(
             "earliest, latest, a sequence number, or a time such as 2030-01-01T00:00:00Z"
-            + _nearest(value, ("earliest", "latest"))
+            + nearest(value, ("earliest", "latest"))
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -142,11 +148,20 @@ SOURCE = (
     Option("leaseTtl", 60.0, seconds),
     Option("longPollMs", 500, whole),
     Option("includeHeaders", True, switch),
+    Option("payload", "", one_of("binary", "text", "json", "msgpack")),
+    Option("schema", "", text),
+    Option("inferMessages", 1000, positive),
+    Option("metadata", None, names_or_none),
+    Option("mode", "", one_of("permissive", "drop", "fail", "deadLetter")),
+    Option("deadLetter", "", text),
 )
 SINK = (
     *COMMON,
     Option("subject", "", text),
     Option("idColumn", "", text),
+    Option("payload", "", one_of("binary", "text", "json", "msgpack")),
+    Option("mode", "", one_of("fail", "drop", "deadLetter")),
+    Option("deadLetter", "", text),
     Option("maxInFlight", 8, positive),
 )
 #: Their values are shown to nobody.
@@ -182,7 +197,7 @@ def read(given: Mapping[str, str], known: tuple[Option, ...]) -> Options:
         if option is None:
             if key.lower() in _SPARKS_OWN:
                 continue
-            near = _nearest(key.lower(), by_key, {k: o.name for k, o in by_key.items()})
+            near = nearest(key.lower(), by_key, {k: o.name for k, o in by_key.items()})
             listed = ", ".join(o.name for o in known)
             raise OptionError(f"rtmb has no option {key}{near or f'; there are {listed}'}")
         try:
@@ -196,6 +211,7 @@ def read(given: Mapping[str, str], known: tuple[Option, ...]) -> Options:
 
 def _check(found: Options) -> None:
     """What no single value shows."""
+    _check_mode(found)
     if bool(found["certFile"]) != bool(found["keyFile"]):
         raise OptionError("options certFile and keyFile go together")
     if found["password"] and not found["user"]:
@@ -204,6 +220,22 @@ def _check(found: Options) -> None:
         raise OptionError("minMessagesPerTrigger is more than maxMessagesPerTrigger")
 
 
-def _nearest(word: str, words: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
+def _check_mode(found: Options) -> None:
+    """What becomes of what is wrong; who names a subject for dead letters wants them."""
+    subject, mode = found["deadLetter"], found["mode"]
+    if subject and mode not in ("", "deadLetter"):
+        raise OptionError(f"option deadLetter is for the mode deadLetter, not for {mode}")
+    if mode == "deadLetter" and not subject:
+        raise OptionError("mode deadLetter needs the option deadLetter: a subject")
+    if subject and not is_subject(subject):
+        raise OptionError(f"option deadLetter: not a subject to publish on: {subject!r}")
+    is_source = "startingPosition" in found
+    if subject and is_source and any(hears(pattern, subject) for pattern in found["subject"]):
+        raise OptionError(f"option deadLetter: the source would read {subject} itself")
+    if not mode:
+        found["mode"] = "deadLetter" if subject else "permissive" if is_source else "fail"
+
+
+def nearest(word: str, words: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
     near = difflib.get_close_matches(word, list(words), 1)
     return f"; did you mean {(shown or {}).get(near[0], near[0])}?" if near else ""

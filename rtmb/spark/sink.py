@@ -20,15 +20,12 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import StructType
 
-from rtmb.core.subjects import is_subject
-from rtmb.spark.options import OptionError, Options
+from rtmb.spark.deadletters import bury
+from rtmb.spark.options import Options
+from rtmb.spark.outgoing import BadRow, Outgoing, RowError, bodies
 from rtmb.spark.transport import Client, client, path
-
-#: A body has at most so many messages and, unless it is one large message, bytes.
-_BODY_MESSAGES = 4096
-_BODY_BYTES = 1 << 20
 
 _log = logging.getLogger("rtmb.spark")
 
@@ -39,6 +36,8 @@ class Published(WriterCommitMessage):
 
     published: int = 0
     duplicates: int = 0
+    #: Rows that could not be published, and were left out or went to the dead letters.
+    refused: int = 0
 
 
 class Writing:
@@ -46,38 +45,22 @@ class Writing:
 
     def __init__(self, given: Options, schema: StructType) -> None:
         self.options = given
-        self._check(schema)
-
-    def _check(self, schema: StructType) -> None:
-        types = {f.name: f.dataType for f in schema.fields}
-        subject, column = self.options["subject"], self.options["idColumn"]
-        if subject and not is_subject(subject):
-            raise OptionError(f"option subject: not a subject to publish on: {subject!r}")
-        if not subject and "subject" not in types:
-            raise OptionError("the sink needs a column subject, or the option subject")
-        if "data" not in types:
-            raise OptionError("the sink needs a column data, such as to_json(struct(*)) AS data")
-        if column and column not in types:
-            raise OptionError(f"option idColumn: there is no column {column}")
-        _expect(types, "subject", "string", StringType)
-        _expect(types, "data", "binary or string", BinaryType, StringType)
-        if "headers" in types:
-            kind = types["headers"]
-            if not isinstance(kind, MapType) or not all(
-                isinstance(t, StringType) for t in (kind.keyType, kind.valueType)
-            ):
-                raise OptionError("column headers must be map<string, string>")
+        self._outgoing = Outgoing(given, schema)
 
     def publish(self, batches: Iterator[pa.RecordBatch], source: str) -> Published:
         """Publish all rows of one partition; `source` and a row's number are its id."""
         done, row, link = Published(), 0, client(self.options.access)
+        most = link.json("GET", path("journal", "publish"))["max_payload"]
         try:
             for batch in batches:
-                for target, body, count in bodies(batch, self.options, source, row):
+                messages, bad = self._outgoing.messages(batch, source, row, most)
+                if bad:
+                    self._refused(link, bad, done, most)
+                for target, body, _ in bodies(messages, source, row):
                     while len(link) >= self.options["maxInFlight"]:
                         _answered(link, done)
                     link.send("POST", target, body)
-                    row += count
+                row += batch.num_rows
             while len(link):
                 _answered(link, done)
         finally:
@@ -85,10 +68,15 @@ class Writing:
                 link.close()
         return done
 
-
-def _expect(types: dict[str, DataType], name: str, words: str, *kinds: type[DataType]) -> None:
-    if name in types and not isinstance(types[name], kinds):
-        raise OptionError(f"column {name} must be {words}, not {types[name].simpleString()}")
+    def _refused(self, link: Client, bad: list[BadRow], done: Published, most: int) -> None:
+        if self.options["mode"] == "fail":
+            raise RowError(str(bad[0]))
+        _log.warning("%d rows are not published: %s", len(bad), bad[0])
+        done.refused += len(bad)
+        if self.options["mode"] == "deadLetter":
+            while len(link):
+                _answered(link, done)
+            bury(link, self.options["deadLetter"], [row.letter() for row in bad], most)
 
 
 def _answered(link: Client, done: Published) -> None:
@@ -135,46 +123,3 @@ class BatchWriter(Writing, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         pass
-
-
-def bodies(
-    batch: pa.RecordBatch, given: Options, source: str, first: int
-) -> Iterator[tuple[str, bytes, int]]:
-    """A batch of rows as bodies for the broker: where to post each, what, and how many rows it
-    has."""
-    rows = batch.num_rows
-    if rows > _BODY_MESSAGES or (rows > 1 and batch.nbytes > _BODY_BYTES):
-        half = rows // 2
-        yield from bodies(batch.slice(0, half), given, source, first)
-        yield from bodies(batch.slice(half), given, source, first + half)
-    elif rows:
-        target = path("journal", "publish", source=source, first=first)
-        yield target, _body(batch, given), rows
-
-
-def _body(batch: pa.RecordBatch, given: Options) -> bytes:
-    """Rows as an Arrow stream with the columns that the broker takes."""
-    columns = {"subject": _subjects(batch, given), "data": batch.column("data")}
-    if "headers" in batch.schema.names:
-        columns["headers"] = batch.column("headers")
-    if given["idColumn"]:
-        ids = batch.column(given["idColumn"])
-        if ids.null_count:
-            raise ValueError(f"a row has no {given['idColumn']}, which is its id")
-        columns["id"] = ids.cast(pa.string())
-    found = pa.RecordBatch.from_pydict(columns)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, found.schema) as stream:
-        stream.write_batch(found)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
-
-
-def _subjects(batch: pa.RecordBatch, given: Options) -> pa.Array:
-    if given["subject"]:
-        which = pa.array(bytes(batch.num_rows), pa.uint8())
-        return pa.DictionaryArray.from_arrays(which, [given["subject"]])
-    column = batch.column("subject")
-    if column.null_count:
-        raise ValueError("a row has no subject")
-    return column.cast(pa.string()).dictionary_encode()

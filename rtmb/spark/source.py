@@ -7,17 +7,11 @@ broker that it belongs to. What is lost is told as it was asked for (`onDataLoss
 
 from __future__ import annotations
 
-import http.client
-import json
-import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import MutableMapping
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -33,35 +27,27 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
-from rtmb.codecs import arrow
 from rtmb.spark import options
 from rtmb.spark.options import OptionError, Options
-from rtmb.spark.transport import BrokerError, Client, UnreachableError, client, path, pause
-
-#: The journal's columns as Spark has them: it knows no dictionaries.
-ARROW_SCHEMA = pa.schema(
-    [
-        field.with_type(field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-        for field in pa.ipc.read_schema(pa.py_buffer(arrow.SCHEMA))
-    ]
+from rtmb.spark.reading import (
+    ARROW_SCHEMA,
+    SCHEMA,
+    DataLossError,
+    Offset,
+    Range,
+    Reading,
+    overwritten,
+    restarted,
+    sample,
+    split,
 )
-SCHEMA = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in from_arrow_schema(ARROW_SCHEMA))
-#: The subject of the row that stands for messages lost, with `onDataLoss` as ``record``.
-GAP_SUBJECT = "!journal/gap"
-#: A partition has about so many messages, as long as there are not too many partitions.
-_PARTITION_MESSAGES = 50_000
-_MOST_PARTITIONS = 16
+from rtmb.spark.transport import BrokerError, path
+from rtmb.spark.typed import Shape, columns_of, infer
+
 #: A position moves on without a message that is wanted once this part of the journal has passed.
 _PASSED = 4
-
-_log = logging.getLogger("rtmb.spark")
-Offset = dict[str, Any]
-
-
-class DataLossError(Exception):
-    """Messages are gone that should have been read; the text says which, why, and what helps."""
 
 
 class RtmbDataSource(DataSource):
@@ -76,23 +62,46 @@ class RtmbDataSource(DataSource):
         return "rtmb"
 
     def schema(self) -> str:
-        self._source_options()
-        return SCHEMA
+        given = self._source_options()
+        payload = given["payload"]
+        if given["schema"] or payload in ("json", "msgpack"):
+            if not given["schema"]:
+                raise OptionError(
+                    f"payload {payload} needs columns: .schema(…), or the option schema, "
+                    "which may be infer"
+                )
+            if given["schema"] == "infer":
+                given["schema"] = infer(payload, sample(given))
+            return columns_of(given)
+        return SCHEMA.replace("data binary", "data string") if payload == "text" else SCHEMA
 
     def _source_options(self) -> Options:
-        return options.read(self._given, options.SOURCE)
+        given = options.read(self._given, options.SOURCE)
+        if given["schema"] and given["payload"] in ("binary", "text"):
+            raise OptionError(f"payload {given['payload']} has columns of its own; no schema")
+        return given
 
-    def _checked_schema(self, schema: StructType) -> None:
-        if schema.fieldNames() != ARROW_SCHEMA.names:
-            raise OptionError(f"rtmb has a schema of its own, so give none: {SCHEMA}")
+    def _reading(self, schema: StructType) -> tuple[Options, Shape | None]:
+        """The options, and how payloads become columns if they do."""
+        given = self._source_options()
+        payload = given["payload"]
+        own = [(f.name, f.dataType) for f in from_arrow_schema(ARROW_SCHEMA)]
+        found = [(f.name, f.dataType) for f in schema.fields]
+        if payload in ("", "binary") and found == own:
+            return given, None
+        own[1] = ("data", StringType())
+        if payload in ("", "text") and found == own:
+            given["payload"] = "text"
+            return given, None
+        if payload in ("binary", "text"):
+            raise OptionError(f"payload {payload} has columns of its own, so give no schema")
+        return given, Shape(schema, given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._checked_schema(schema)
-        return BatchReader(self._source_options())
+        return BatchReader(*self._reading(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        self._checked_schema(schema)
-        return StreamReader(self._source_options())
+        return StreamReader(*self._reading(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from rtmb.spark.sink import BatchWriter
@@ -105,163 +114,6 @@ class RtmbDataSource(DataSource):
         from rtmb.spark.sink import StreamWriter
 
         return StreamWriter(options.read(self._given, options.SINK), schema)
-
-
-@dataclass
-class Range(InputPartition):
-    """Messages to read: those from `start` on and before `end`, of one epoch. A range that has an
-    `old` offset stands for what an earlier life of the broker still had from there on."""
-
-    epoch: str
-    start: int
-    end: int
-    old: int | None = None
-
-
-def split(epoch: str, start: int, end: int, least: int) -> list[Range]:
-    """A range as partitions that follow each other. The same each time that a batch is tried:
-    the sink's message ids rest on it."""
-    length = end - start
-    wanted = max(least, min(_MOST_PARTITIONS, -(-length // _PARTITION_MESSAGES)))
-    n = max(1, min(wanted, length))
-    bounds = [start + length * i // n for i in range(n + 1)]
-    return [Range(epoch, a, b) for a, b in pairwise(bounds)]
-
-
-class Reading:
-    """What batch and stream have in common."""
-
-    def __init__(self, given: Options) -> None:
-        self.options = given
-
-    @property
-    def client(self) -> Client:
-        return client(self.options.access)
-
-    def position(self, wanted: str | int | float) -> Offset:
-        """An offset for a word, a sequence number or a time."""
-        if isinstance(wanted, float):
-            found = self.client.json("GET", path("journal", "position", time=wanted))
-        else:
-            at = wanted if isinstance(wanted, str) else "latest"
-            found = self.client.json("GET", path("journal", "position", at=at))
-        if isinstance(wanted, int):
-            if wanted > found["next"]:
-                raise OptionError(
-                    f"position {wanted} is beyond the journal, whose next message is "
-                    f"{found['next']}: numbers begin again when the broker restarts"
-                )
-            return {"epoch": found["epoch"], "seq": max(1, wanted)}
-        return {"epoch": found["epoch"], "seq": found["seq"]}
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Range)
-        if partition.old is not None:
-            yield from self.old_epoch(partition.epoch, partition.old)
-            return
-        position = begun = partition.start
-        tries = 0
-        while True:
-            try:
-                for batch, behind in self._read(partition, position):
-                    position = behind
-                    yield batch
-                return
-            except BrokerError as error:
-                if error.status != 409:
-                    raise
-                yield from self.old_epoch(partition.epoch, position, partition.end)
-                return
-            except (OSError, http.client.HTTPException, pa.ArrowInvalid) as error:
-                if position > begun:
-                    begun, tries = position, 0
-                if tries >= self.options["retries"]:
-                    raise UnreachableError(
-                        f"the answer from {', '.join(self.options['servers'])} breaks off: {error}"
-                    ) from None
-                pause(tries)
-                tries += 1
-
-    def _read(self, part: Range, start: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Batches from a position on, each with the position behind it."""
-        target = path(
-            "journal",
-            epoch=part.epoch,
-            from_=start,
-            to=part.end,
-            subject=self.options["subject"],
-            headers=None if self.options["includeHeaders"] else 0,
-            consumer=self.options["consumer"] or None,
-        )
-        with self.client.stream(target) as answer:
-            end = int(answer.headers["rtmb-to"])
-            if end < part.end:
-                raise DataLossError(
-                    f"the journal ends at {end}, before {part.end}: it is not the one that this "
-                    "query has read"
-                )
-            lost = answer.headers["rtmb-lost"]
-            if lost is not None:
-                first, last = map(int, lost.split("-"))
-                for batch in self.lost(part.epoch, first, last + 1):
-                    yield batch, last + 1
-            with pa.ipc.open_stream(answer) as batches:
-                for batch in batches:
-                    yield plain(batch), batch.column("seq")[-1].as_py() + 1
-
-    # What is gone
-
-    def lost(self, epoch: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Messages were overwritten before they were read."""
-        facts = {
-            "epoch": epoch,
-            "from": start,
-            "to": end - 1,
-            "count": end - start,
-            "cause": "overwritten in the journal before they were read",
-        }
-        yield from self._gone(facts, overwritten(start, end))
-
-    def old_epoch(self, epoch: str, start: int, end: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The broker was restarted, and its journal with it."""
-        if self.options["onEpochChange"] == "fail":
-            raise DataLossError(restarted(epoch, start))
-        facts = {
-            "epoch": epoch,
-            "from": start,
-            "to": None if end is None else end - 1,
-            "count": None if end is None else end - start,
-            "cause": "the broker was restarted",
-        }
-        yield from self._gone(facts, restarted(epoch, start), fail=False)
-
-    def _gone(
-        self, facts: Mapping[str, Any], text: str, *, fail: bool = True
-    ) -> Iterator[pa.RecordBatch]:
-        policy = self.options["onDataLoss"]
-        if policy == "fail" and fail:
-            raise DataLossError(text)
-        _log.warning("%s", text)
-        if policy == "record":
-            yield gap(facts)
-
-
-def overwritten(start: int, end: int) -> str:
-    which = f"messages {start} to {end - 1}" if end - start > 1 else f"message {start}"
-    return (
-        f"{which} of the journal ({end - start}, on all its subjects) were overwritten before they "
-        "were read. Give the broker more room (--journal-bytes, --journal-messages), let the query "
-        "read more at a time (maxMessagesPerTrigger), or set onDataLoss to skip or record."
-    )
-
-
-def restarted(epoch: str, seq: int) -> str:
-    return (
-        f"the broker was restarted: its journal is a new one, and what the old one ({epoch}) had "
-        f"from message {seq} on and was not read is lost; how many is not known. Set onEpochChange "
-        "to earliest to go on with the new journal from its beginning, or begin with a new "
-        "checkpoint."
-    )
 
 
 class BatchReader(Reading, DataSourceReader):
@@ -281,8 +133,8 @@ class BatchReader(Reading, DataSourceReader):
 class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """``spark.readStream``. It lives in one process of the driver, for as long as the query."""
 
-    def __init__(self, given: Options) -> None:
-        super().__init__(given)
+    def __init__(self, given: Options, shape: Shape | None = None) -> None:
+        super().__init__(given, shape)
         if not given["consumer"]:
             given["consumer"] = f"spark-{uuid.uuid4().hex[:8]}"
         self._initial: Offset | None = None
@@ -438,30 +290,3 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         except BrokerError as error:
             if error.status != 409:  # that of a restarted broker is told by `latestOffset`
                 raise
-
-
-# Arrow
-
-
-def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of the journal without dictionaries."""
-    columns = [
-        column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
-
-
-def gap(facts: Mapping[str, Any]) -> pa.RecordBatch:
-    """The row that stands for messages lost: what is known of them, as JSON."""
-    row = {
-        "subject": GAP_SUBJECT,
-        "data": json.dumps(facts).encode(),
-        "headers": None,
-        "reply": None,
-        "seq": facts["from"],
-        "timestamp": int(time.time() * 1_000_000),
-        "door": "journal",
-    }
-    arrays = [pa.array([row[f.name]], f.type) for f in ARROW_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)

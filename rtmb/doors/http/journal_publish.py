@@ -98,12 +98,17 @@ class Publish(JournalEndpoint):
                     deliver(message)
                     clients.count_in(DOOR, 1, message.size)
                     posted.published += 1
+            posted.behind = bool(self.broker.hub.flush())
             yield
 
     def _done(self, request: Request, posted: Posted) -> None:
+        consumer, journal = argument(request, "dead_letters_of"), self.broker.journal
+        if consumer is not None and journal is not None:
+            user = user_of(request).name
+            journal.leases.count_dead_letters(consumer, user, posted.published)
         duplicates = posted.count - posted.published
         told = {"published": posted.published, "duplicates": duplicates}
-        if self.broker.hub.flush():  # someone is far behind
+        if posted.behind:
             self.broker.reactor.callLater(_PAUSE, self._late, request, told)
         else:
             finish(request, told)
@@ -123,6 +128,8 @@ class Posted:
     def __init__(self, rows: Rows, source: str | None, first: int | None) -> None:
         self.count = len(rows.payloads)
         self.published = 0
+        #: Whether some subscriber is far behind.
+        self.behind = False
         self._rows = rows
         if rows.ids is None and (source is None or first is None):
             raise ArrowError("without a column id, source and first must name the rows")

@@ -143,6 +143,10 @@ class Collector(PrometheusCollector):
             ("lag_seconds", "Age of the next message that a consumer will read"),
             ("lost", "Messages overwritten before a consumer read them"),
             ("time_left", "Seconds until a consumer loses messages at the present rates"),
+            (
+                "dead_letters",
+                "Messages that a consumer could not use and published as dead letters",
+            ),
         ):
             gauge = GaugeMetricFamily(
                 f"rtmb_journal_consumer_{name}", what, labels=["consumer", "user"]

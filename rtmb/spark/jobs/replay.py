@@ -17,7 +17,7 @@ from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.jobs.messages import matching
 from rtmb.spark.jobs.store import Archive
 from rtmb.spark.options import Options
-from rtmb.spark.sink import bodies
+from rtmb.spark.outgoing import bodies
 from rtmb.spark.transport import client
 
 #: Messages that are due within so many seconds of each other go together.
@@ -112,7 +112,7 @@ def publisher(
         assert task is not None
         source, link, count = f"{run}/{task.partitionId()}", client(options.access), 0
         for part in parts(rows, pace):
-            for target, body, size in bodies(_batch(part), options, source, count):
+            for target, body, size in bodies(_batch(part), source, count):
                 link.call("POST", target, body)
                 count += size
         yield count

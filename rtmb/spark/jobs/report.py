@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 from rtmb.core.subjects import OWN
 from rtmb.spark.jobs.charts import spread as width_of
 from rtmb.spark.jobs.messages import json_field
-from rtmb.spark.source import GAP_SUBJECT
+from rtmb.spark.reading import GAP_SUBJECT
 
 EVENTS = "!system/events/"
 #: Subjects that have a line of their own; the rest are one.

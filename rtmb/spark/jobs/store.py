@@ -34,7 +34,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from rtmb.spark.jobs.files import Folder
 from rtmb.spark.jobs.messages import PARTITIONS, between, patterns
-from rtmb.spark.source import SCHEMA
+from rtmb.spark.reading import SCHEMA
 
 LIVE = "live"
 COMPACT = "compact"

@@ -55,6 +55,9 @@ class OptionsTests(SynchronousTestCase):
         moment = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
         self.assertEqual((found["startingPosition"], found["endingPosition"]), (moment, 17))
         self.assertFalse(found["includeHeaders"])
+        self.assertEqual(found["mode"], "permissive")
+        found = options.read({"subject": "a", "deadLetter": "dead"}, options.SOURCE)
+        self.assertEqual(found["mode"], "deadLetter", "who names a subject wants them")
 
     def test_what_is_wrong(self) -> None:
         """Each names the option, what was expected, and the nearest right one."""
@@ -78,6 +81,14 @@ class OptionsTests(SynchronousTestCase):
         self.wrong("subject: expected", subject="a,,b")
         self.wrong("certFile and keyFile", certFile="x")
         self.wrong("password needs user", password="x")
+        self.wrong("mode: expected permissive or drop or fail or deadLetter", mode="skip")
+        self.wrong("mode deadLetter needs the option deadLetter", mode="deadLetter")
+        self.wrong(
+            "deadLetter is for the mode deadLetter, not for drop", deadLetter="d", mode="drop"
+        )
+        self.wrong("not a subject to publish on: 'd.\\*'", deadLetter="d.*")
+        self.wrong("the source would read dead.x itself", deadLetter="dead.x")
+        self.wrong("payload: expected binary or text or json or msgpack", payload="xml")
         self.wrong("more than max", minMessagesPerTrigger="5", maxMessagesPerTrigger="4")
 
     def test_secrets_are_not_shown(self) -> None:

@@ -48,13 +48,13 @@ class JobCase(SynchronousTestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
     def frame(self, rows: Rows) -> Any:
-        from rtmb.spark.source import SCHEMA
+        from rtmb.spark.reading import SCHEMA
 
         return self.spark.createDataFrame(rows, SCHEMA)
 
     def stream(self, *files: Rows) -> Any:
         """A stream whose batches are given: one file of Parquet for each."""
-        from rtmb.spark.source import SCHEMA
+        from rtmb.spark.reading import SCHEMA
 
         place = self.folder / "input"
         for number, rows in enumerate(files, len(list(place.glob("*.parquet")))):
