@@ -24,6 +24,8 @@ MODULES: tuple[str, ...] = (
     "rtmb.core.journal_writer",
     "rtmb.core.hub",
     "rtmb.core.batch",
+    "rtmb.doors.msgpack.outlet",
+    "rtmb.doors.msgpack.publisher",
     "rtmb.doors.nats.outlet",
     "rtmb.doors.nats.walk",
 )
