@@ -21,8 +21,11 @@ MODULES: tuple[str, ...] = (
     "rtmb.core.subscriptions",
     "rtmb.core.routing",
     "rtmb.core.history",
+    "rtmb.core.journal_writer",
     "rtmb.core.hub",
     "rtmb.core.batch",
+    "rtmb.doors.msgpack.outlet",
+    "rtmb.doors.msgpack.publisher",
     "rtmb.doors.nats.outlet",
     "rtmb.doors.nats.walk",
 )

@@ -3,6 +3,7 @@ cimport cython
 cimport rtmb.core.raw as raw
 from rtmb.core.counters cimport Counters
 from rtmb.core.history cimport History, Topic
+from rtmb.core.journal_writer cimport Writer
 from rtmb.core.publication cimport Publication
 from rtmb.core.routing cimport Interest, Route, Routing
 from rtmb.core.subscriptions cimport Outlet, Subscription, choose
@@ -11,6 +12,7 @@ from rtmb.core.subscriptions cimport Outlet, Subscription, choose
 cdef class Hub:
     cdef public object clock
     cdef public object journal
+    cdef Writer _writer
     cdef public History history
     cdef public Routing routing
     cdef public Counters totals

@@ -46,6 +46,7 @@ class Hub:
         self.journal = journal
         self.history = History(history, history_bytes)
         self.routing = Routing(self.history.topics)
+        self._writer = None if journal is None else journal.writer
         if journal is not None:
             for pattern in journal.patterns:
                 self.routing.journal(pattern)
@@ -208,9 +209,9 @@ class Hub:
     def _keep_in_journal(self, route: Route, publication: Publication) -> None:
         if route.text is None:
             route.text = from_raw(route.subject)
-        assert self.journal is not None
+        assert self._writer is not None
         reply = publication.reply
-        self.journal.append(
+        self._writer.append(
             route.text,
             publication.time,
             publication.door,

@@ -12,10 +12,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
+from rtmb.core.journal_writer import Writer
 from rtmb.core.leases import Lag, Lease, Leases, lag_of
-from rtmb.core.segments import MESSAGE_COST, RARE_COST, Batch, Segment, Selection
+from rtmb.core.segments import Batch, Segment, Selection
 
 #: A segment is full at this many messages or bytes; in a small journal at a part of it. Each step
 #: of reading takes in one segment at most, so this bounds how long a step takes.
@@ -58,21 +59,27 @@ class Journal:
         self._segment_messages = SEGMENT_MESSAGES
         if messages:
             self._segment_messages = max(1, min(SEGMENT_MESSAGES, messages // 16))
-        self._open = Segment(1)
-        self._segments: deque[Segment] = deque([self._open])
+        self._segments: deque[Segment] = deque([Segment(1)])
+        self.writer = Writer(self._segments[0], self._full)
+        #: Keep one message.
+        self.append = self.writer.append
+        self.on_news = self.writer.on_news
         #: The memory held by all segments but the open one.
         self._held = 0
-        #: How far the open segment may go before something has to be done.
-        self._room_messages = 0
-        self._room_bytes = 0
-        #: The time of the last message: none after it is older.
-        self._time = 0.0
         self.leases = Leases(clock)
-        #: Called once with the next message; see `Journal.on_news`.
-        self._news: Callable[[], None] | None = None
         #: Called with a lease whose messages are about to be overwritten, once a time of that.
         self.alarm: Callable[[Lease], None] = lambda lease: None
         self._make_room()
+
+    @property
+    def _open(self) -> Segment:
+        """The segment that is written into."""
+        return cast(Segment, self.writer.lists)
+
+    def _begin(self, segment: Segment) -> None:
+        """Write into another segment from now on."""
+        self._segments.append(segment)
+        self.writer.lists = segment
 
     # Where it begins and ends
 
@@ -107,46 +114,12 @@ class Journal:
         """Whether messages on `subject` are kept."""
         return subject in self._wanted
 
-    def append(
-        self,
-        subject: str,
-        time: float,
-        door: str,
-        payload: bytes,
-        reply: str | None = None,
-        headers: bytes | None = None,
-    ) -> None:
-        """Keep one message. The clock may go back, the times of the journal do not."""
-        if time < self._time:
-            time = self._time
-        else:
-            self._time = time
-        segment = self._open
-        subjects = segment.subjects
-        if reply is not None:
-            segment.replies[len(subjects)] = reply
-            segment.cost += RARE_COST + len(reply)
-        if headers is not None:
-            segment.headers[len(subjects)] = headers
-            segment.cost += RARE_COST + len(headers)
-        subjects.append(subject)
-        segment.times.append(time)
-        segment.doors.append(door)
-        segment.payloads.append(payload)
-        segment.cost += MESSAGE_COST + len(subject) + len(payload)
-        if segment.cost >= self._room_bytes or len(subjects) >= self._room_messages:
-            self._full()
-        if self._news is not None:
-            news, self._news = self._news, None
-            news()
-
     def _full(self) -> None:
         """The open segment has had the room that there was for it."""
         full = self._open
         if full.count >= self._segment_messages or full.cost >= self._segment_bytes:
             self._held += full.cost
-            self._open = Segment(full.end)
-            self._segments.append(self._open)
+            self._begin(Segment(full.end))
             self._make_room()
             if self.leases:
                 self._look_at_leases()
@@ -158,20 +131,14 @@ class Journal:
         while self.held > self.budget or 0 < self.limit < len(self):
             gone = self._segments.popleft()
             if gone is self._open:
-                self._open = Segment(gone.end)
-                self._segments.append(self._open)
+                self._begin(Segment(gone.end))
             else:
                 self._held -= gone.cost
-        self._room_messages = self._segment_messages
+        self.writer.room_messages = self._segment_messages
         if self.limit:
             others = len(self) - self._open.count
-            self._room_messages = min(self._segment_messages, self.limit - others + 1)
-        self._room_bytes = min(self._segment_bytes, self.budget - self._held + 1)
-
-    def on_news(self, call: Callable[[], None]) -> None:
-        """Call once, from the middle of a delivery, when there is a message more. Whoever asked
-        last is called."""
-        self._news = call
+            self.writer.room_messages = min(self._segment_messages, self.limit - others + 1)
+        self.writer.room_bytes = min(self._segment_bytes, self.budget - self._held + 1)
 
     # Reading
 

@@ -29,6 +29,7 @@ cdef class Publication:
         Py_ssize_t end,
     ) except -1
     cpdef int place_message(self, message) except -1
+    cpdef int lay_out(self) except -1
     cpdef bytes payload(self)
     cpdef object message(self)
     cpdef object entry(self)

@@ -31,7 +31,7 @@ class Publication:
         self.reply: bytes | None = None
         #: The header block, as it stands on the wire, or None.
         self.headers: bytes | None = None
-        #: Where the payload lies.
+        #: Where the payload lies; a `start` below 0: nobody has needed it yet, see `lay_out`.
         self.data = b""
         self.start = 0
         self.end = 0
@@ -70,16 +70,27 @@ class Publication:
 
     def place_message(self, message: Message) -> None:
         """Be a message that somebody has made."""
-        payload = message.payload
-        reply = None if message.reply is None else to_raw(message.reply)
-        self.place(to_raw(message.subject), reply, message.headers, payload, 0, len(payload))
+        self.subject = to_raw(message.subject)
+        self.reply = None if message.reply is None else to_raw(message.reply)
+        self.headers = message.headers
         self.size = message.size
         self.door = message.door
-        self._payload = payload
         self._message = message
+        # To make bytes of a value takes longer than all the rest, and often nobody wants them
+        # (benchmark: msgpack).
+        self._payload = None
+        self.start = -1
+
+    def lay_out(self) -> None:
+        """Make the payload of a message that somebody has made."""
+        self.data = self._payload = self.message().payload
+        self.start = 0
+        self.end = len(self.data)
 
     def payload(self) -> bytes:
         """The payload as bytes of its own, which may be kept."""
+        if self.start < 0:
+            self.lay_out()
         if self._payload is None:
             self._payload = raw.cut(self.data, self.start, self.end)
         return self._payload

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
+from rtmb.core.journal_writer import RARE_COST, Lists
 from rtmb.core.subjects import OWN
 
-#: What a kept message costs beyond its payload, reply and headers, rounded up: by itself, and in
-#: columns.
-MESSAGE_COST = 180
+#: What a message costs in columns, beyond its bytes.
 COLUMN_COST = 48
-#: What one of the rare replies, header blocks or names costs beyond its bytes.
-RARE_COST = 100
 #: How many subjects are remembered as wanted or not.
 _KNOWN_SUBJECTS = 65_536
 
@@ -180,22 +177,13 @@ def _rare(texts: dict[int, _T], rows: Sequence[int]) -> dict[int, _T]:
     return {i: texts[row] for i, row in enumerate(rows) if row in texts}
 
 
-class Segment:
-    """Messages that follow each other."""
+class Segment(Lists):
+    """Messages that follow each other, as they came or packed."""
 
-    __slots__ = (
-        "columns", "cost", "doors", "first", "headers", "payloads", "replies", "subjects", "times",
-    )  # fmt: skip
+    __slots__ = ("columns",)
 
     def __init__(self, first: int) -> None:
-        self.first = first
-        self.cost = 0
-        self.subjects: list[str] = []
-        self.times: list[float] = []
-        self.doors: list[str] = []
-        self.payloads: list[bytes] = []
-        self.replies: dict[int, str] = {}
-        self.headers: dict[int, bytes] = {}
+        super().__init__(first)
         #: The same once it is full and was read; then the lists are empty.
         self.columns: Columns | None = None
 

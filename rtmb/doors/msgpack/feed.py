@@ -22,9 +22,10 @@ from rtmb.core.counters import Counters
 from rtmb.core.history import MESSAGE_COST, History
 from rtmb.core.hub import Hub
 from rtmb.core.message import Message
-from rtmb.core.subjects import INBOX, is_subject
+from rtmb.core.subjects import INBOX, from_raw, is_subject, to_raw
 from rtmb.core.subscriptions import Subscription
 from rtmb.doors.msgpack.globs import GlobTree, has_glob
+from rtmb.doors.msgpack.outlet import FeedOutlet
 from rtmb.doors.msgpack.recent import Recent
 from rtmb.interfaces import ISubscriber
 
@@ -93,11 +94,10 @@ class Feed:
         self.globs: GlobTree[Wanted] = GlobTree()
         #: Topics that are no subjects: they stay within this door.
         self.own = History(min(1, settings.history), settings.msgpack_buffer_bytes)
-        self._subscription = Subscription(self, ">")
-        self._audiences: Recent[str, Audience] = Recent(_CACHE, _CACHE_SIZE)
+        self._audiences: Recent[bytes, Audience] = Recent(_CACHE, _CACHE_SIZE)
         self._distinct: WeakValueDictionary[frozenset[Wanted], Audience] = WeakValueDictionary()
-        #: What this batch has brought.
-        self._fresh: list[tuple[Audience, Message]] = []
+        self._outlet = FeedOutlet(hub, self, self._audiences.there, self._find_audience)
+        self._subscription = Subscription(self, ">", outlet=self._outlet)
         #: Those who do not keep up.
         self.behind: set[MsgpackProtocol] = set()
         #: What they have yet to read, no more than the settings allow.
@@ -129,20 +129,23 @@ class Feed:
             if routes:
                 self.hub.routing.invalidate(">")
         else:
-            self._audiences.drop(pattern)
+            self._audiences.drop(to_raw(pattern))
             if routes and is_subject(pattern):
                 self.hub.routing.invalidate(pattern)
 
     def audience(self, topic: str) -> Audience:
         """Who gets `topic`."""
-        audience = self._audiences.get(topic)
+        raw = to_raw(topic)
+        return self._audiences.there.get(raw) or self._find_audience(raw)
+
+    def _find_audience(self, raw: bytes) -> Audience:
+        topic = from_raw(raw)
+        found = frozenset(self.globs.match(topic) if self.may_see(topic) else ())
+        audience = self._distinct.get(found)
         if audience is None:
-            found = frozenset(self.globs.match(topic) if self.may_see(topic) else ())
-            audience = self._distinct.get(found)
-            if audience is None:
-                audience = self._distinct[found] = Audience(found)
-            if not topic.startswith(INBOX):
-                self._audiences.keep(topic, audience)
+            audience = self._distinct[found] = Audience(found)
+        if not topic.startswith(INBOX):
+            self._audiences.keep(raw, audience)
         return audience
 
     def may_see(self, topic: str) -> bool:
@@ -169,38 +172,26 @@ class Feed:
         """Publish a topic that is no subject: the other doors could not name it."""
         message.time = self.hub.clock()
         self.hub.count_in(1, message.size, source)
-        if self._take(message):
-            self.hub.count_out(self._subscription, 1, message.size)
+        if self.audience(message.subject).clients:
+            self.hub.deliver_to(self._subscription, message)
         self.own.remember(message)
 
     def deliver(self, subscription: Subscription, message: Message) -> None:
-        if not self._take(message):
-            self.hub.count_out(subscription, -1, -message.size)
-
-    def _take(self, message: Message) -> bool:
-        """Take a message for those who want it; False when nobody does."""
-        topic = message.subject
-        audience = self._audiences.get(topic) or self.audience(topic)
-        if not audience.clients:
-            return False
-        if not self._fresh:
-            self.hub.wake(self)
-        self._fresh.append((audience, message))
-        return True
+        """The hub gives all to the outlet."""
 
     def flush(self) -> bool:
         """Send what this batch has brought to everyone who keeps up, and keep it for the others."""
-        fresh, self._fresh = self._fresh, []
+        fresh, self._outlet.fresh = self._outlet.fresh, []
         if not fresh:
             return False
         first, self.next = self.next, self.next + len(fresh)
-        packed = [pack(message) for _, message in fresh]
-        sizes = [message.size for _, message in fresh]
+        packed = [pack(message) for _, message, _ in fresh]
+        sizes = [size for _, _, size in fresh]
         # It was counted for the feed; it counts for each client that it is sent to.
         self.hub.count_out(self._subscription, -len(fresh), -sum(sizes))
         #: For each audience, where its messages stand in this batch.
         shares: defaultdict[Audience, list[int]] = defaultdict(list)
-        for i, (audience, _) in enumerate(fresh):
+        for i, (audience, _, _) in enumerate(fresh):
             shares[audience].append(i)
         wanted: defaultdict[MsgpackProtocol, list[Audience]] = defaultdict(list)
         for audience in shares:
@@ -228,7 +219,7 @@ class Feed:
         if self.behind:
             self._keep(
                 Entry(first + i, message.subject, packed[i], sizes[i])
-                for i, (_, message) in enumerate(fresh)
+                for i, (_, message, _) in enumerate(fresh)
             )
         return False
 

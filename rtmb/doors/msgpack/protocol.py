@@ -27,13 +27,13 @@ from rtmb.codecs.msgpack import (
     Frames,
     PackedMessage,
     check_pattern,
-    check_value,
     pack,
     topic_end,
 )
 from rtmb.core.message import Message
 from rtmb.core.subscriptions import Subscription
 from rtmb.doors.msgpack.feed import Entry, Wanted
+from rtmb.doors.msgpack.publisher import Publisher
 from rtmb.doors.msgpack.retained import SLICE, Retained
 from rtmb.doors.outbox import PIECE, Outbox
 from rtmb.doors.session import LINGER, Session
@@ -62,6 +62,7 @@ class MsgpackProtocol(Session, Protocol):
         super().__init__(roster, roster.feed.user)
         self.feed = roster.feed
         self._frames = Frames()
+        self._publisher = Publisher(self.hub, self.counters, roster.topics.there, roster.learn)
         self._refused = False
         #: Until when this chunk may look for retained values; what is left is for later turns.
         self._at_once_until: float | None = None
@@ -157,13 +158,15 @@ class MsgpackProtocol(Session, Protocol):
         if self.done:
             return
         self.last_input = self.hub.clock()
+        self._publisher.begin(self.last_input, self.settings.max_payload)
+        publish = self._publisher.publish
         self._at_once_until = None
         try:
             for said in self._frames.read(data, self.roster.most_frame):
-                if isinstance(said, bytes):
-                    self._publish(said)
-                else:
+                if not isinstance(said, bytes):
                     self._obey(*said)
+                elif not publish(said):
+                    self._publish_here(said)
                 if self.done:
                     break
         except BadFrameError as error:
@@ -171,18 +174,12 @@ class MsgpackProtocol(Session, Protocol):
             self.abort(f"bad frame: {error}")
         self.hub.flush()
 
-    def _publish(self, packed: bytes) -> None:
+    def _publish_here(self, packed: bytes) -> None:
+        """Publish what is not for the hub."""
         end = topic_end(packed)
-        written = packed[1:end]
-        topic, subject, allowed = self.roster.topics.get(written) or self.roster.learn(written)
-        if len(packed) - end > self.settings.max_payload:
-            raise BadFrameError(f"a value of {len(packed) - end} bytes, over max_payload")
-        check_value(packed, end)
-        message = PackedMessage(topic, packed, end)
-        if subject and allowed:
-            self.hub.deliver(message, self)
-        elif allowed:
-            self.feed.publish(message, self)
+        topic, _, allowed = self.roster.topics.there[packed[1:end]]
+        if allowed:
+            self.feed.publish(PackedMessage(topic, packed, end), self)
         elif not self._refused:
             self._refused = True  # once is enough: there is nobody to tell, and it may go on
             self.log.warn("refused: {name}: may not publish {topic}", name=self.name, topic=topic)

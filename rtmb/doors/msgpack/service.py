@@ -16,10 +16,11 @@ from zope.interface import implementer
 from rtmb.auth import ANYONE, Credentials, User
 from rtmb.codecs.msgpack import DOOR, check_topic, text_of
 from rtmb.config import Settings
-from rtmb.core.subjects import is_subject
+from rtmb.core.subjects import is_subject, to_raw
 from rtmb.doors.listener import Listener
 from rtmb.doors.msgpack.feed import Feed
 from rtmb.doors.msgpack.protocol import MsgpackProtocol
+from rtmb.doors.msgpack.publisher import Known
 from rtmb.doors.msgpack.recent import Recent
 from rtmb.doors.session import Roster
 from rtmb.interfaces import IAuthenticator, IDoor, IDoorService
@@ -53,9 +54,8 @@ class MsgpackFactory(Roster[MsgpackProtocol], ServerFactory):
         self.feed = Feed(self.hub, self.settings, user)
         #: What clients that do not keep up, or look for retained values, do in turns.
         self.jobs = Cooperator(_end_of_turn, lambda call: self.reactor.callLater(0, call))
-        #: Topics as they are written: the text, whether it is a subject, whether clients may
-        #: publish it.
-        self.topics: Recent[bytes, tuple[str, bool, bool]] = Recent(_CACHE, _CACHE_SIZE)
+        #: What is known of topics, as they are written.
+        self.topics: Recent[bytes, Known] = Recent(_CACHE, _CACHE_SIZE)
         self._expiry: IDelayedCall | None = None
 
     @property
@@ -66,13 +66,13 @@ class MsgpackFactory(Roster[MsgpackProtocol], ServerFactory):
     def buildProtocol(self, addr: IAddress | None) -> MsgpackProtocol:
         return MsgpackProtocol(self)
 
-    def learn(self, written: bytes) -> tuple[str, bool, bool]:
+    def learn(self, written: bytes) -> Known:
         """What there is to know of a topic that was not seen lately."""
         topic = text_of(written, "a topic")
         check_topic(topic, self.settings.max_control_line)
         user = self.feed.user
         allowed = user is not None and user.publish.may_publish(topic)
-        known = topic, is_subject(topic), allowed
+        known = topic, to_raw(topic) if is_subject(topic) else None, allowed
         self.topics.keep(written, known)
         return known
 

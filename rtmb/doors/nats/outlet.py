@@ -38,6 +38,8 @@ class NatsOutlet(Outlet):
     def take(self, subscription: Subscription, publication: Publication) -> None:
         if self.closed:
             return
+        if publication.start < 0:
+            publication.lay_out()
         batch = self.batch
         hub = self.hub
         if batch.size() == 0:

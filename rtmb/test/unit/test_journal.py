@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.core.journal import Journal, Measure, OverwrittenError
+from rtmb.core.journal_writer import MESSAGE_COST
 from rtmb.core.leases import MOST_LEASES, LeaseError
-from rtmb.core.segments import MESSAGE_COST, Selection
+from rtmb.core.segments import Selection
 from rtmb.core.subjects import hears
 from rtmb.test.support.journal import rows_of, written
 

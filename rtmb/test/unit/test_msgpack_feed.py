@@ -114,8 +114,8 @@ class RouteTests(InMemory):
         client = self.client(subscribe("t*"))
         said = client.send(*(publish(f"t{i}", i) for i in range(10)))
         self.assertEqual(said, [[f"t{i}", i] for i in range(10)])
-        self.assertLessEqual(len(self.service.factory.feed._audiences), 3)
-        self.assertLessEqual(len(self.service.factory.topics), 3)
+        self.assertLessEqual(len(self.service.factory.feed._audiences.there), 3)
+        self.assertLessEqual(len(self.service.factory.topics.there), 3)
 
     def test_subscriptions_as_monitoring_sees_them(self) -> None:
         """Each pattern, with what it matched; a message that two of them match counts for both."""
@@ -204,20 +204,20 @@ class RecentTests(SynchronousTestCase):
         recent: Recent[str, int] = Recent(1000, 1 << 20)
         for i in range(1001):
             recent.keep(f"key {i}", i)
-        self.assertGreater(len(recent), 900)
-        self.assertIsNone(recent.get("key 0"))
-        self.assertEqual(recent.get("key 1000"), 1000)
+        self.assertGreater(len(recent.there), 900)
+        self.assertIsNone(recent.there.get("key 0"))
+        self.assertEqual(recent.there.get("key 1000"), 1000)
 
     def test_long_keys(self) -> None:
         recent: Recent[str, int] = Recent(1000, 10_000)
         for i in range(100):
             recent.keep(f"{i}".ljust(1000), i)
-            self.assertLessEqual(sum(map(len, recent)), 10_000)
+            self.assertLessEqual(sum(map(len, recent.there)), 10_000)
         recent.drop("99".ljust(1000))
         recent.clear()
         for i in range(1000):
             recent.keep(f"{i}".ljust(10), i)
-        self.assertEqual(len(recent), 1000)
+        self.assertEqual(len(recent.there), 1000)
 
 
 class SlowTests(InMemory):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtmb.codecs.msgpack import PackedMessage, unpack
-from rtmb.core.message import MOST_NESTED
+from rtmb.core.message import MOST_NESTED, to_bytes
 from rtmb.test.support.msgpack import InMemory, packed, publish, subscribe
 
 #: Values as they may stand on the wire, among them some that Python has no object for.
@@ -113,6 +113,27 @@ class ValueTests(InMemory):
             self.assertEqual(unpack(raw) == raw, expected, depth)
         wide = packed([[i] for i in range(1000)])
         self.assertEqual(unpack(wide), [[i] for i in range(1000)])
+
+    def test_no_payload_for_nobody(self) -> None:
+        """What nobody at a byte door hears is not converted; it is for who asks later."""
+        made: list[bytes] = []
+
+        def payload(message: PackedMessage) -> bytes:
+            made.append(message.packed)
+            return to_bytes(message.value)
+
+        self.patch(PackedMessage, "payload", property(payload))
+        client = self.client(subscribe("t"))
+        self.assertEqual(
+            client.send(publish("t", [1]), publish("t", [2])), [["t", [1]], ["t", [2]]]
+        )
+        self.assertEqual(self.client().send(subscribe("*")), [["t", [2]]])
+        self.assertEqual(made, [])
+        library = self.memory.library()
+        self.assertIn(b"MSG t 1 3\r\n[2]\r\n", library.send(b"SUB $LAST.t 1\r\n"))
+        client.send(publish("t", [3]))
+        self.assertEqual(library.heard(), b"MSG t 1 3\r\n[3]\r\n")
+        self.assertEqual(len(made), 2)
 
     def test_the_value_is_not_kept(self) -> None:
         """The history counts bytes: the objects that a value unpacks to must not stay in it."""
