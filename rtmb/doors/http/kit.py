@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import msgspec
@@ -265,7 +266,7 @@ class Endpoint(Resource):
         if self.broker.clients.leaving:
             raise RefusedError(Code.SHUTTING_DOWN, "the broker is about to stop: go to another")
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         """What it knows, as the header Allow lists it."""
         known = {name[7:] for name in dir(self) if name.startswith("render_")} | {"OPTIONS"}

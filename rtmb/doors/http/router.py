@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from urllib.parse import unquote_to_bytes
 
 from twisted.web.server import Request
@@ -16,7 +17,7 @@ _NAME = re.compile(r"\{(\w+)\}")
 class NotFound(Endpoint):
     """Stands wherever nothing else does."""
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         return []
 
