@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
+import resource
 import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -88,6 +91,65 @@ class ProcessTests(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
 
+    def test_reset(self) -> None:
+        """Clients are closed, and what was published and counted is forgotten; addresses stay."""
+        with start_broker(name="it", history=2) as broker, RawClient(broker.port) as client:
+            client.connect()
+            client.subscribe("a")
+            client.publish("a", b"x")
+            addresses = broker.url, broker.http_url, broker.msgpack_port
+            broker.reset()
+            client.read_to_end()
+            self.assertEqual((broker.url, broker.http_url, broker.msgpack_port), addresses)
+            self.assertEqual(broker.published(), [])
+            with RawClient(broker.port) as other:
+                self.assertEqual(other.info["server_name"], "it")
+                other.connect()
+                other.subscribe("$LAST.a")
+                other.settle()
+                self.assertNotIn(b"MSG", other.settle())
+
+    def test_published_and_waited_for(self) -> None:
+        with start_broker() as broker, RawClient(broker.port) as client:
+            client.connect()
+            block = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
+            client.send(b"HPUB a.1 back %d %d\r\n%bone\r\n" % (len(block), len(block) + 3, block))
+            client.publish("b", b"\xff")
+            client.publish("a.2", b'{"n": 2}')
+            one, other, two = broker.published()
+            self.assertEqual((one.subject, one.text, one.reply), ("a.1", "one", "back"))
+            self.assertEqual((one.headers, one.door), ({"A": ["1", "2"]}, "nats"))
+            self.assertEqual((other.payload, other.headers), (b"\xff", {}))
+            self.assertEqual(two.json(), {"n": 2})
+            self.assertTrue(one.time <= other.time <= two.time)
+            self.assertEqual(broker.published("a.*"), [one, two])
+            # Each call gives the next one; other patterns are counted for themselves.
+            self.assertEqual(broker.wait_for("a.*"), one)
+            self.assertEqual(broker.wait_for(">"), one)
+            self.assertEqual(broker.wait_for("a.*"), two)
+            with self.assertRaisesRegex(AssertionError, r"no message on a\.\* within 0.01 s\n3 "):
+                broker.wait_for("a.*", within=0.01)
+            late = threading.Timer(0.05, client.send, [b"PUB a.3 0\r\n\r\n"])
+            late.start()
+            self.assertEqual(broker.wait_for("a.*", within=PATIENCE).subject, "a.3")
+            late.join()
+            with self.assertRaisesRegex(ValueError, "not a pattern"):
+                broker.published("a b")
+
+    def test_a_journal_of_ones_own(self) -> None:
+        """It is what is recorded then."""
+        with start_broker(journal=["a"]) as broker, RawClient(broker.port) as client:
+            client.connect()
+            client.publish("a", b"")
+            client.publish("b", b"")
+            self.assertEqual([m.subject for m in broker.published()], ["a"])
+
+    def test_what_an_ended_broker_is_asked(self) -> None:
+        with start_broker() as broker:
+            broker.kill()
+            with self.assertRaisesRegex(ConnectionError, "the broker has ended"):
+                broker.published()
+
     def test_doors(self) -> None:
         """Each door that there is has a port of its own."""
         with start_broker() as broker:
@@ -130,22 +192,29 @@ class PytestTests(unittest.TestCase):
         return done.stdout + done.stderr
 
     def test_synchronous(self) -> None:
-        """Nothing to import; settings by marker; a broker for each test, gone after it."""
+        """Nothing to import; settings by marker; one process for all tests with the same settings,
+        and nothing in it of the tests before."""
         said = self.run_tests(
             """
             import socket
+            import urllib.request
             import pytest
 
-            seen = []
+            pids = set()
 
             def info(broker):
                 with socket.create_connection((broker.host, broker.port)) as s:
                     return s.recv(4096)
 
-            def test_one(rtmb_broker):
-                assert b"INFO" in info(rtmb_broker)
+            @pytest.mark.parametrize("n", [1, 2, 3])
+            def test_like_new(rtmb_broker, n):
+                assert rtmb_broker.published() == []
                 assert b"auth_required" not in info(rtmb_broker)
-                seen.append(rtmb_broker)
+                urllib.request.urlopen(f"{rtmb_broker.http_url}/publish/a", data=b"x").read()
+                assert [m.payload for m in rtmb_broker.published()] == [b"x"]
+                left = socket.create_connection((rtmb_broker.host, rtmb_broker.port))
+                pids.add(rtmb_broker.pid)
+                assert len(pids) == 1
 
             @pytest.mark.rtmb(token="x")
             class TestSettings:
@@ -153,19 +222,144 @@ class PytestTests(unittest.TestCase):
                 def test_marker(self, rtmb_broker):
                     assert b'"auth_required":true' in info(rtmb_broker)
                     assert b'"max_payload":2048' in info(rtmb_broker)
+                    assert rtmb_broker.pid not in pids
+
+            def test_ended(rtmb_broker):
+                rtmb_broker.kill()
+
+            def test_another(rtmb_broker):
+                assert b"INFO" in info(rtmb_broker)
+                assert rtmb_broker.pid not in pids
+
+            def test_factory(rtmb_broker_factory, rtmb_broker):
+                one, two = rtmb_broker_factory(), rtmb_broker_factory(token="t")
+                assert len({one.port, two.port, rtmb_broker.port}) == 3
+                assert b"auth_required" in info(two)
+                pids.add(one.pid)
+                pytest.one = one
 
             def test_gone():
                 with pytest.raises(OSError):
-                    info(seen[0])
+                    info(pytest.one)
 
-            def test_factory(rtmb_broker_factory):
-                one, two = rtmb_broker_factory(), rtmb_broker_factory(token="t")
-                assert one.port != two.port
-                assert b"auth_required" in info(two)
+            @pytest.fixture(scope="session")
+            def app(rtmb_session_broker):
+                urllib.request.urlopen(f"{rtmb_session_broker.http_url}/publish/a", data=b"x")
+
+            @pytest.mark.parametrize("n", [1, 2])
+            def test_session(rtmb_session_broker, app, n):
+                assert len(rtmb_session_broker.published("a")) == 1
             """,
             "--strict-markers",
         )
-        self.assertIn("4 passed", said)
+        self.assertIn("10 passed", said)
+
+    def test_a_marker_without_names(self) -> None:
+        said = self.run_tests(
+            """
+            import pytest
+
+            @pytest.mark.rtmb("x")
+            def test_it(rtmb_broker):
+                pass
+            """
+        )
+        self.assertIn("1 error", said)
+        self.assertIn("@pytest.mark.rtmb takes settings by name", said)
+        self.assertIn("not 'x'", said)
+
+    def test_the_traffic_of_a_test_that_fails(self) -> None:
+        said = self.run_tests(
+            """
+            import urllib.request
+
+            def publish(broker, subject):
+                urllib.request.urlopen(f"{broker.http_url}/publish/{subject}", data=b"7").read()
+
+            def test_passes(rtmb_broker):
+                publish(rtmb_broker, "passes")
+
+            def test_fails(rtmb_broker):
+                publish(rtmb_broker, "fails.a")
+                assert rtmb_broker.wait_for("fails.*").json() == 8
+
+            def test_waits(rtmb_broker):
+                publish(rtmb_broker, "other")
+                rtmb_broker.wait_for("fails.*", within=0.01)
+
+            def test_factory(rtmb_broker_factory):
+                publish(rtmb_broker_factory(), "made")
+                assert False
+
+            def test_session(rtmb_session_broker):
+                publish(rtmb_session_broker, "session")
+                assert False
+
+            def test_killed(rtmb_broker):
+                rtmb_broker.kill()
+                assert False
+            """
+        )
+        self.assertIn("5 failed, 1 passed", said)
+        self.assertNotIn(" passes ", said)
+        for subject in ("fails.a", "other", "made", "session"):
+            self.assertRegex(
+                said,
+                rf"-+ traffic of nats://127.0.0.1:\d+ -+\n1 messages published\n"
+                rf" +\+0\.000 s  {subject}  '7'\n",
+            )
+        self.assertIn("no message on fails.* within 0.01 s", said)
+        self.assertIn("the broker has ended", said)
+
+    def test_fifteen_tests_in_two_seconds(self) -> None:
+        """Of the processor's time, as a busy machine may make them wait, and beyond what pytest
+        takes to start."""
+        source = """
+            import urllib.request
+            import pytest
+
+            @pytest.mark.parametrize("n", range(15))
+            def test_it(rtmb_broker, n):
+                url = f"{rtmb_broker.http_url}/publish/orders.{n}"
+                urllib.request.urlopen(url, data=b"x").read()
+                assert rtmb_broker.wait_for("orders.*").subject == f"orders.{n}"
+            """
+        fifteen, said = self.time_spent(source)
+        self.assertIn("15 passed", said)
+        none, said = self.time_spent("def test_nothing(): pass")
+        self.assertIn("1 passed", said)
+        self.assertLess(fifteen - none, 2)
+
+    def time_spent(self, source: str) -> tuple[float, str]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        said = self.run_tests(source)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, said
+
+    def test_xdist(self) -> None:
+        """Each worker has a broker of its own."""
+        said = self.run_tests(
+            """
+            import os
+            import urllib.request
+            import pytest
+
+            @pytest.mark.parametrize("n", range(8))
+            def test_it(rtmb_broker, n):
+                assert rtmb_broker.published() == []
+                url = f"{rtmb_broker.http_url}/publish/orders"
+                urllib.request.urlopen(url, data=b"x").read()
+                assert rtmb_broker.wait_for("orders").text == "x"
+                print(os.environ["PYTEST_XDIST_WORKER"], rtmb_broker.pid)
+                assert n != 7
+            """,
+            *("-n", "2", "-rP"),
+        )
+        self.assertIn("1 failed, 7 passed", said)
+        pairs = set(re.findall(r"^(gw[01]) (\d+)$", said, re.MULTILINE))
+        self.assertEqual({worker for worker, _ in pairs}, {"gw0", "gw1"})
+        self.assertEqual(len(pairs), 2, pairs)
+        self.assertRegex(said, r"-+ traffic of nats://")
 
     def test_asyncio(self) -> None:
         said = self.run_tests(
