@@ -76,7 +76,7 @@ $(VENV)/.installed-test: $(SETUP) | $(BIN)/python
 # The programs that the tests talk to the broker with.
 programs:
 	@missing=; \
-	for pair in telnet:telnet nc:netcat-openbsd node:nodejs npm:npm curl:curl \
+	for pair in zsh:zsh jq:jq telnet:telnet nc:netcat-openbsd node:nodejs npm:npm curl:curl \
 		java:openjdk-17-jre-headless chromium:chromium chromedriver:chromium-driver; do \
 		command -v $${pair%%:*} >/dev/null 2>&1 || missing="$$missing $${pair##*:}"; \
 	done; \

@@ -1,45 +1,40 @@
-"""What `BrokerProcess` runs: reads one line of settings as JSON, starts a broker on free ports,
-prints them as one line of JSON, and stops on SIGTERM or when its standard input ends."""
+"""What `BrokerProcess` runs: a broker on free ports that its standard input, a socket, governs.
+
+A line with settings comes first, then requests, each a JSON object and answered with one. When the
+other end closes, as it does when that process ends, the broker ends; so it does on SIGTERM.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from typing import Any
 
 from twisted.internet import reactor as _reactor
-from twisted.internet.protocol import Protocol
-from twisted.internet.stdio import StandardIO
+from twisted.internet.protocol import Factory
 from twisted.logger import globalLogBeginner, textFileLogObserver
-from twisted.python.failure import Failure
 
-from rtmb.broker import Broker
 from rtmb.config import SettingsError
-from rtmb.testing.inside import broker_settings
+from rtmb.testing.control import Control, ControlledBroker
 
 reactor: Any = _reactor
 
 
-class StandardInput(Protocol):
-    """Who started this process holds the other end: when it lets go, the broker ends."""
-
-    def connectionLost(self, reason: Failure | None = None) -> None:
-        if reactor.running:
-            reactor.stop()
-
-
 def main() -> None:
     globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stderr)], redirectStandardIO=False)
+    controlled = ControlledBroker(json.loads(sys.stdin.readline()), reactor)
+    answer: dict[str, Any]
     try:
-        broker = Broker(broker_settings(json.loads(sys.stdin.readline())), reactor)
-        broker.privilegedStartService()
+        controlled.start()
     except SettingsError as error:
-        raise SystemExit(f"rtmb: {error}") from None
-    broker.startService()
-    reactor.addSystemEventTrigger("before", "shutdown", broker.stopService)
-    ports = {s.name: s.port for s in broker if isinstance(getattr(s, "port", None), int)}
-    print(json.dumps({"nats": broker.port, "host": broker.settings.interface, **ports}), flush=True)
-    StandardIO(StandardInput())
+        answer = {"error": str(error)}
+    else:
+        answer = {"ports": controlled.ports, "host": controlled.host}
+    reactor.addSystemEventTrigger("before", "shutdown", controlled.stop)
+    factory = Factory.forProtocol(lambda: Control(controlled, answer, reactor.stop))
+    factory.noisy = False
+    reactor.adoptStreamConnection(sys.stdin.fileno(), socket.AF_UNIX, factory)
     reactor.run()
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -92,22 +95,19 @@ class ServerProcess:
         *,
         directory: Path | None = None,
         env: Mapping[str, str] | None = None,
-        said: bytes | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.directory = directory or Path(tempfile.mkdtemp(prefix="rtmb-"))
         self.process = subprocess.Popen(
             command,
             env=environment(env),
             cwd=self.directory,
-            stdin=subprocess.PIPE if said is not None else subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
         assert self.process.stdout is not None
         self._tail = Tail(self.process.stdout.fileno())
-        if said is not None and self.process.stdin is not None:
-            self.process.stdin.write(said)
-            self.process.stdin.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -136,6 +136,10 @@ class ServerProcess:
                 self.stop()
             raise
 
+    def join_log(self) -> None:
+        """Wait for all of the log of one that has ended."""
+        self._tail.join()
+
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -158,31 +162,135 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
         self._tail.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class PublishedMessage:
+    """A message that a broker has seen."""
+
+    subject: str
+    payload: bytes
+    headers: Mapping[str, list[str]]
+    reply: str | None
+    #: By which door it came: nats, http, msgpack.
+    door: str
+    #: Seconds since 1970.
+    time: float
+    #: How many were published before, and one.
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The payload as text; bytes that are no UTF-8 become U+FFFD."""
+        return self.payload.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The payload as JSON; ValueError when it is none."""
+        return json.loads(self.payload)
+
+    @classmethod
+    def from_answer(cls, fields: Mapping[str, Any]) -> PublishedMessage:
+        headers: dict[str, list[str]] = {}
+        for name, value in fields["headers"]:
+            headers.setdefault(name, []).append(value)
+        payload = base64.b64decode(fields["payload"])
+        return cls(**{**fields, "headers": headers, "payload": payload})
 
 
 class BrokerProcess(ServerProcess):
     """A broker on free ports, with the given settings: names and values as in a TOML file. It ends
-    with `stop`, at the end of a `with`, or when this process ends, however it does."""
+    with `stop`, at the end of a `with`, or when this process ends, however it does.
+
+    It records what is published, unless the settings name a `journal`: then it records that."""
 
     http_port: int | None = None
     msgpack_port: int | None = None
 
     def __init__(self, **settings: Any) -> None:
-        said = json.dumps(settings).encode() + b"\n"
-        super().__init__([sys.executable, "-m", "rtmb.testing"], said=said)
-        match = self.expect_log(r'(?m)^(\{"nats": .*\})$|^rtmb: (.*)$')
-        if match[2] is not None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            super().__init__([sys.executable, "-m", "rtmb.testing"], stdin=theirs.fileno())
+        self._answers = self._control.makefile("rb")
+        #: Of each pattern that was waited for: where the next message may be.
+        self._waited: dict[str, int] = {}
+        try:
+            answer = self._ask(settings)
+        except BaseException:
             self.stop()
-            raise ValueError(match[2].decode())
-        ports = json.loads(match[1])
-        self.host = ports["host"]
+            raise
+        self.host = answer["host"]
+        ports = answer["ports"]
         self.port = ports["nats"]
         self.http_port = ports.get("http")
         self.msgpack_port = ports.get("msgpack")
+
+    def _ask(self, request: Mapping[str, Any], timeout: float = PATIENCE) -> dict[str, Any]:
+        self._control.settimeout(timeout)
+        try:
+            self._control.sendall(json.dumps(request).encode() + b"\n")
+            line = self._answers.readline()
+        except ConnectionError:
+            line = b""
+        if not line:
+            self.join_log()
+            raise ConnectionError(f"the broker has ended\n{self.log()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def reset(self) -> None:
+        """Close all clients and forget all that was published, as if it had just been started. It
+        stays where it is: addresses, settings and log go on."""
+        self._ask({"do": "reset"})
+        self._waited.clear()
+
+    def published(self, pattern: str = ">") -> list[PublishedMessage]:
+        """What was published on subjects that match, since the start or `reset`, in order."""
+        answer = self._ask({"do": "published", "pattern": pattern})
+        return [PublishedMessage.from_answer(fields) for fields in answer["messages"]]
+
+    def wait_for(self, pattern: str, *, within: float = 1.0) -> PublishedMessage:
+        """The next message on a subject that matches; waits `within` seconds at most for it. The
+        first call gives the first message that was ever published there, and each call with the
+        same pattern the one behind that of the last."""
+        request = {
+            "do": "wait_for",
+            "pattern": pattern,
+            "start": self._waited.get(pattern, 0),
+            "within": within,
+        }
+        answer = self._ask(request, PATIENCE + within)
+        if not answer["messages"]:
+            raise AssertionError(f"no message on {pattern} within {within:g} s\n{self.traffic()}")
+        message = PublishedMessage.from_answer(answer["messages"][0])
+        self._waited[pattern] = message.number + 1
+        return message
+
+    def traffic(self, most: int = 50) -> str:
+        """The last messages that were published, for people to read."""
+        messages = self.published()
+        lines = [f"{len(messages)} messages published"]
+        if len(messages) > most:
+            lines[0] += f", the last {most}"
+        for message in messages[-most:]:
+            since = message.time - messages[0].time
+            text = message.text if len(message.text) <= 200 else message.text[:200] + "…"
+            reply = f" → {message.reply}" if message.reply else ""
+            lines.append(f"{since:+9.3f} s  {message.subject}{reply}  {text!r}")
+        return "\n".join(lines)
+
+    def stop(self) -> None:
+        super().stop()
+        self._answers.close()
+        self._control.close()
 
     @property
     def http_url(self) -> str:

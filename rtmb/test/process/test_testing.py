@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import socket
 import subprocess
 import sys
-import textwrap
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from rtmb.client import AuthenticationFailed
-from rtmb.test.support.files import folder
 from rtmb.test.support.processes import PATIENCE, RawClient, need
 from rtmb.testing import BrokerMixin, start_broker
 from rtmb.testing.process import environment
@@ -88,6 +86,65 @@ class ProcessTests(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
 
+    def test_reset(self) -> None:
+        """Clients are closed, and what was published and counted is forgotten; addresses stay."""
+        with start_broker(name="it", history=2) as broker, RawClient(broker.port) as client:
+            client.connect()
+            client.subscribe("a")
+            client.publish("a", b"x")
+            addresses = broker.url, broker.http_url, broker.msgpack_port
+            broker.reset()
+            client.read_to_end()
+            self.assertEqual((broker.url, broker.http_url, broker.msgpack_port), addresses)
+            self.assertEqual(broker.published(), [])
+            with RawClient(broker.port) as other:
+                self.assertEqual(other.info["server_name"], "it")
+                other.connect()
+                other.subscribe("$LAST.a")
+                other.settle()
+                self.assertNotIn(b"MSG", other.settle())
+
+    def test_published_and_waited_for(self) -> None:
+        with start_broker() as broker, RawClient(broker.port) as client:
+            client.connect()
+            block = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
+            client.send(b"HPUB a.1 back %d %d\r\n%bone\r\n" % (len(block), len(block) + 3, block))
+            client.publish("b", b"\xff")
+            client.publish("a.2", b'{"n": 2}')
+            one, other, two = broker.published()
+            self.assertEqual((one.subject, one.text, one.reply), ("a.1", "one", "back"))
+            self.assertEqual((one.headers, one.door), ({"A": ["1", "2"]}, "nats"))
+            self.assertEqual((other.payload, other.headers), (b"\xff", {}))
+            self.assertEqual(two.json(), {"n": 2})
+            self.assertTrue(one.time <= other.time <= two.time)
+            self.assertEqual(broker.published("a.*"), [one, two])
+            # Each call gives the next one; other patterns are counted for themselves.
+            self.assertEqual(broker.wait_for("a.*"), one)
+            self.assertEqual(broker.wait_for(">"), one)
+            self.assertEqual(broker.wait_for("a.*"), two)
+            with self.assertRaisesRegex(AssertionError, r"no message on a\.\* within 0.01 s\n3 "):
+                broker.wait_for("a.*", within=0.01)
+            late = threading.Timer(0.05, client.send, [b"PUB a.3 0\r\n\r\n"])
+            late.start()
+            self.assertEqual(broker.wait_for("a.*", within=PATIENCE).subject, "a.3")
+            late.join()
+            with self.assertRaisesRegex(ValueError, "not a pattern"):
+                broker.published("a b")
+
+    def test_a_journal_of_ones_own(self) -> None:
+        """It is what is recorded then."""
+        with start_broker(journal=["a"]) as broker, RawClient(broker.port) as client:
+            client.connect()
+            client.publish("a", b"")
+            client.publish("b", b"")
+            self.assertEqual([m.subject for m in broker.published()], ["a"])
+
+    def test_what_an_ended_broker_is_asked(self) -> None:
+        with start_broker() as broker:
+            broker.kill()
+            with self.assertRaisesRegex(ConnectionError, "the broker has ended"):
+                broker.published()
+
     def test_doors(self) -> None:
         """Each door that there is has a port of its own."""
         with start_broker() as broker:
@@ -100,139 +157,6 @@ class ProcessTests(unittest.TestCase):
             self.assertEqual(broker.ws_url, f"ws://127.0.0.1:{broker.http_port}/ws")
         with start_broker(no_http=True) as broker:
             self.assertRaises(ValueError, lambda: broker.ws_url)
-
-
-class PytestTests(unittest.TestCase):
-    """The fixtures, in test runs of other people."""
-
-    def setUp(self) -> None:
-        self.place = folder(self)
-        if not importlib.metadata.entry_points(group="pytest11", name="rtmb"):
-            # Not installed, but run from its source: what installing it would leave behind.
-            info = self.place / "rtmb-0.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rtmb\nVersion: 0\n")
-            (info / "entry_points.txt").write_text("[pytest11]\nrtmb = rtmb.pytest_plugin\n")
-
-    def run_tests(self, source: str, *options: str) -> str:
-        (self.place / "test_theirs.py").write_text(textwrap.dedent(source))
-        env = environment()
-        env["PYTHONPATH"] = os.pathsep.join([str(self.place), env["PYTHONPATH"]])
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
-            cwd=self.place,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=3 * PATIENCE,
-            check=False,
-        )
-        return done.stdout + done.stderr
-
-    def test_synchronous(self) -> None:
-        """Nothing to import; settings by marker; a broker for each test, gone after it."""
-        said = self.run_tests(
-            """
-            import socket
-            import pytest
-
-            seen = []
-
-            def info(broker):
-                with socket.create_connection((broker.host, broker.port)) as s:
-                    return s.recv(4096)
-
-            def test_one(rtmb_broker):
-                assert b"INFO" in info(rtmb_broker)
-                assert b"auth_required" not in info(rtmb_broker)
-                seen.append(rtmb_broker)
-
-            @pytest.mark.rtmb(token="x")
-            class TestSettings:
-                @pytest.mark.rtmb(max_payload=2048)
-                def test_marker(self, rtmb_broker):
-                    assert b'"auth_required":true' in info(rtmb_broker)
-                    assert b'"max_payload":2048' in info(rtmb_broker)
-
-            def test_gone():
-                with pytest.raises(OSError):
-                    info(seen[0])
-
-            def test_factory(rtmb_broker_factory):
-                one, two = rtmb_broker_factory(), rtmb_broker_factory(token="t")
-                assert one.port != two.port
-                assert b"auth_required" in info(two)
-            """,
-            "--strict-markers",
-        )
-        self.assertIn("4 passed", said)
-
-    def test_asyncio(self) -> None:
-        said = self.run_tests(
-            """
-            import nats
-            import pytest
-
-            @pytest.mark.asyncio
-            async def test_nats_py(rtmb_broker):
-                client = await nats.connect(rtmb_broker.url)
-                subscription = await client.subscribe("a")
-                await client.publish("a", b"x")
-                assert (await subscription.next_msg(10)).data == b"x"
-                await client.close()
-            """,
-            "-p",
-            "no:twisted",
-        )
-        self.assertIn("1 passed", said)
-
-    def test_twisted(self) -> None:
-        said = self.run_tests(
-            """
-            import pytest_twisted
-            from rtmb.client import connect
-
-            @pytest_twisted.ensureDeferred
-            async def test_client(rtmb_broker):
-                client = await connect(rtmb_broker.url)
-                subscription = client.subscribe("a")
-                client.publish("a", "x")
-                assert (await subscription.next(10)).text == "x"
-                await client.close()
-            """,
-            "--reactor=default",
-        )
-        self.assertIn("1 passed", said)
-
-    def test_costs_nothing_unless_used(self) -> None:
-        """Who has rtmb installed and does not use it gets neither Twisted nor a reactor."""
-        said = self.run_tests(
-            """
-            import sys
-
-            def test_nothing_loaded():
-                assert "rtmb.pytest_plugin" in sys.modules
-                heavy = [m for m in sys.modules if m.startswith(("twisted", "rtmb.testing"))]
-                assert heavy == []
-
-            def test_no_reactor(rtmb_broker):
-                assert not [m for m in sys.modules if m.startswith("twisted")]
-            """,
-            "-p",
-            "no:twisted",
-            "-p",
-            "no:hypothesispytest",
-        )
-        self.assertIn("2 passed", said)
-
-    def test_setup(self) -> None:
-        """The entry point is where pip finds it."""
-        setup = Path(__file__).parents[2] / "setup.cfg"
-        if setup.exists():
-            self.assertIn("pytest11 =\n    rtmb = rtmb.pytest_plugin\n", setup.read_text())
-        else:
-            (found,) = importlib.metadata.entry_points(group="pytest11", name="rtmb")
-            self.assertEqual(found.value, "rtmb.pytest_plugin")
 
 
 class MixinTests(BrokerMixin, TestCase):
