@@ -13,8 +13,10 @@ cdef Py_ssize_t _LARGE
 cdef class Batch:
     cdef list _pieces
     cdef bytearray _room
+    cdef list _closed
     cdef Py_ssize_t _used
     cdef Py_ssize_t _full
+    cdef Py_ssize_t _before
 
     cpdef Py_ssize_t size(self)
     @cython.locals(room=bytearray)
@@ -33,3 +35,4 @@ cdef class Batch:
 
 @cython.locals(capacity=Py_ssize_t)
 cdef bytearray _new_room(Py_ssize_t size)
+cdef int _give_back(bytearray room) except -1

@@ -9,13 +9,14 @@ from __future__ import annotations
 from rtmb.core import raw
 from rtmb.core.publication import WHOLE
 
-#: The first room of a batch: few bytes, for the many who get a message now and then. A room that is
-#: too small moves into one eight times as large, up to the last, which is closed when full.
+#: The first room of a batch: few bytes, for the many who get a message now and then. Who got much
+#: the last time begins with a large one. A room that is too small moves into one eight times as
+#: large, up to the last, which holds what comes of one read, and is closed when full.
 SMALL = 512
 GROWTH = 8
-LARGE = SMALL * GROWTH**3
+LARGE = 768 * 1024
 #: Large rooms that are kept to be used again, for all clients together.
-_MOST_SPARE = 32
+_MOST_SPARE = 16
 _spare: list[bytearray] = []
 
 _WHOLE = WHOLE
@@ -27,14 +28,18 @@ Piece = bytes | memoryview
 class Batch:
     """Bytes for one client."""
 
-    __slots__ = ("_full", "_pieces", "_room", "_used")
+    __slots__ = ("_before", "_closed", "_full", "_pieces", "_room", "_used")
 
     def __init__(self) -> None:
         self._pieces: list[Piece] | None = None
         self._room: bytearray | None = None
+        #: Rooms that are full.
+        self._closed: list[bytearray] | None = None
         self._used = 0
         #: Bytes in `_pieces`.
         self._full = 0
+        #: Bytes of the last batch.
+        self._before = 0
 
     def __bool__(self) -> bool:
         return self._used > 0 or self._full > 0
@@ -50,7 +55,7 @@ class Batch:
         """A room with space for `size` bytes at `used()`; `wrote` takes them over."""
         room = self._room
         if room is None:
-            room = self._room = bytearray(_SMALL) if size <= _SMALL else _new_room(size)
+            room = self._room = _new_room(max(size, self._before))
         elif len(room) - self._used < size:
             room = self._grow(room, size)
         return room
@@ -80,18 +85,21 @@ class Batch:
         pieces: list[Piece] = [] if self._pieces is None else self._pieces
         if self._used and self._room is not None:
             pieces.append(memoryview(self._room)[: self._used])
+        self._before = min(self._used + self._full, _LARGE)
         self._pieces = None
         self._used = 0
         self._full = 0
         return pieces
 
     def clear(self) -> None:
-        """Forget everything, and give the room to others."""
-        room = self._room
-        if room is not None:
-            if len(room) == _LARGE and len(_spare) < _MOST_SPARE:
-                _spare.append(room)
+        """Forget everything, and give the rooms to others."""
+        if self._room is not None:
+            _give_back(self._room)
             self._room = None
+        if self._closed is not None:
+            for room in self._closed:
+                _give_back(room)
+            self._closed = None
         self._pieces = None
         self._used = 0
         self._full = 0
@@ -121,6 +129,9 @@ class Batch:
             self._pieces.append(bytes(memoryview(self._room)[: self._used]))
         else:
             self._pieces.append(memoryview(self._room)[: self._used])
+            if self._closed is None:
+                self._closed = []
+            self._closed.append(self._room)
             self._room = None
         self._full += self._used
         self._used = 0
@@ -129,8 +140,13 @@ class Batch:
 def _new_room(size: int) -> bytearray:
     """The smallest room that is large enough."""
     capacity = _SMALL
-    while capacity < size:
-        capacity *= _GROWTH
-    if capacity == _LARGE and _spare:
+    while capacity < size and capacity < _LARGE:
+        capacity = min(capacity * _GROWTH, _LARGE)
+    if capacity == _LARGE and size <= capacity and _spare:
         return _spare.pop()
-    return bytearray(capacity if capacity <= _LARGE else size)
+    return bytearray(max(capacity, size))
+
+
+def _give_back(room: bytearray) -> None:
+    if len(room) == _LARGE and len(_spare) < _MOST_SPARE:
+        _spare.append(room)
