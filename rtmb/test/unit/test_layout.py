@@ -95,7 +95,6 @@ LONG_FILES = {
     "rtmb/test/unit/test_http_journal.py": "to be divided",
     "rtmb/test/unit/test_nats.py": "to be divided",
 }
-LONG_FUNCTIONS = {"rtmb/spark/jobs/charts.py: _lines": "one drawing, from top to bottom"}
 
 ROOT = Path(rtmb.__file__).parents[1]
 TESTS = ROOT / "rtmb" / "test"
