@@ -154,6 +154,7 @@ def running(name: str, master: str | None = None, log: str | None = None) -> Ite
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    from rtmb.spark.source import DataLossError
     from rtmb.spark.transport import BrokerError, UnreachableError
 
     # It prints, as JSON, what is raised as well.
@@ -165,7 +166,7 @@ def running(name: str, master: str | None = None, log: str | None = None) -> Ite
     try:
         spark = session(name, master, place)
         yield spark
-    except (PySparkException, Py4JError, BrokerError, UnreachableError) as error:
+    except (PySparkException, Py4JError, BrokerError, DataLossError, UnreachableError) as error:
         plain = plain_text(str(error)) or type(error).__name__
         if place is None:
             raise JobError(plain) from error
