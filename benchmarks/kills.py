@@ -17,6 +17,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,14 @@ def until(there: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 class Cluster:
     """A master and two workers of Spark, as processes."""
 
@@ -89,6 +98,7 @@ class Cluster:
         }
         address, port = MASTER
         self._processes = [self._start("master.Master", "--port", str(port), "--webui-port", "0")]
+        until(lambda: _answers(port), "the master")
         self._workers = [
             self._start(
                 "worker.Worker", "--webui-port", "0", "--cores", "1", "--memory", "1g",
