@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.options import SOURCE, read
-from rtmb.spark.source import ARROW_SCHEMA, SCHEMA, BatchReader
+from rtmb.spark.reading import ARROW_SCHEMA, SCHEMA
+from rtmb.spark.source import BatchReader
 from rtmb.spark.transport import client
 
 

@@ -154,7 +154,7 @@ def running(name: str, master: str | None = None, log: str | None = None) -> Ite
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    from rtmb.spark.source import DataLossError
+    from rtmb.spark.reading import DataLossError
     from rtmb.spark.transport import BrokerError, UnreachableError
 
     # It prints, as JSON, what is raised as well.
