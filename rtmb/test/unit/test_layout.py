@@ -55,7 +55,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "testing": (
         {"rtmb.testing", "rtmb.pytest_plugin"},
-        {"broker", "settings", "core", "codecs", "client", "nats door", "seams"},
+        {"broker", "settings", "core", "codecs", "client", "nats door", "doors, shared", "seams"},
     ),
     # Runs where there is no broker: on Spark's own machines. It may use what is pure.
     "spark": ({"rtmb.spark"}, {"core", "codecs", "settings", "client"}),
