@@ -200,8 +200,12 @@ class Run:
         until(there, "the jobs to catch up")
 
     def alive(self) -> None:
+        """Start the driver again if it has ended by itself, as a supervisor would: on a machine
+        that is too busy, Spark gives up."""
         if self.driver.poll() is not None:
-            raise SystemExit((self.folder / "driver.log").read_text()[-3000:])
+            last = (self.folder / "driver.log").read_text().splitlines()[-1:]
+            print(f"the driver ended by itself: {last}", flush=True)
+            self.driver = self._driver()
 
     # Who dies
 

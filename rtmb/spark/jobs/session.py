@@ -194,4 +194,5 @@ def plain_text(message: str) -> str:
     told = python[-1] if python else message.partition("\n\tat ")[0]
     told = told.partition("\n\nJVM stacktrace")[0].strip().partition("\n")[0]
     told = re.sub(r"^\[[A-Z0-9_.]+\] ", "", told)
+    told = re.sub(r"^Query \[id = .*?\] terminated with exception: ", "", told)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", told)
