@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from benchmarks.measure import Client, Reading, Scenario
 from benchmarks.report import Report
-from benchmarks.scenarios import SCENARIOS, Client, Reading, Scenario
-from benchmarks.servers import BROKERS, Broker
+from benchmarks.scenarios import SCENARIOS
+from benchmarks.servers import BROKERS, PURE, Broker
 from rtmb.cli.bench_load import BenchmarkError
 
 EXAMPLES = """\
@@ -50,7 +51,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, metavar="N", help="rounds of each (default: 5)")
     add("--seconds", type=float, metavar="S", help="time for one measurement (default: 1)")
     add("--quick", action="store_true", help="1 round of 0.3 s, without the largest sizes")
-    add("--only", choices=[broker.name for broker in BROKERS], help="leave the other one out")
+    add("--only", choices=[broker.name for broker in BROKERS], help="leave the others out")
+    add("--pure", action="store_true", help="measure rtmb as pure Python too")
     add(
         "--server",
         type=running_server,
@@ -84,7 +86,10 @@ def selected_scenarios(options: argparse.Namespace) -> list[Scenario]:
 
 def selected_brokers(options: argparse.Namespace) -> list[Broker]:
     given = {broker.name: broker for broker in options.server}
-    usual = [broker for broker in BROKERS if options.only in (None, broker.name)]
+    wanted = [options.only] if options.only else [broker.name for broker in BROKERS]
+    if not (options.pure or options.only):
+        wanted.remove(PURE.name)
+    usual = [broker for broker in BROKERS if broker.name in wanted]
     chosen = [given.pop(broker.name, broker) for broker in usual]
     return [*given.values(), *chosen]  # nats-server stays last: it is the measure
 
@@ -113,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.callback(client.close)
             report.versions[broker.name] = client.connections(1)[0].info["version"]
         for scenario in selected_scenarios(options):
+            scenario.prepare(list(clients.values()))
             for turn in range(options.rounds):
                 for broker in brokers:
                     where = f"{scenario.name}, round {turn + 1}, {broker.name}"

@@ -23,8 +23,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
 import rtmb
+from benchmarks.measure import Reading
 from benchmarks.report import Report
-from benchmarks.scenarios import Reading
 from benchmarks.servers import BROKERS, ROOT, Server
 from rtmb.cli.bench_load import BenchmarkError
 from rtmb.client import Message, connect

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.measure import Reading
 from benchmarks.report import Report
-from benchmarks.scenarios import Reading
 from benchmarks.servers import SCRIPTS, Broker
 from rtmb import __version__
 from rtmb.cli.bench_load import BenchmarkError, HostAndPort

@@ -5,18 +5,59 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rtmb.cli.bench_load import (
     PATIENCE,
+    SID,
     SPIN,
     BenchmarkError,
     LoadConnection,
+    SubjectAndSize,
     delivered_bytes,
     publish_frames,
+    sample_payloads,
 )
 
 TICK = 0.001  # seconds between two paced sends
+
+
+HEADERS = b"NATS/1.0\r\ntrace: 4f1c2a90\r\ncontent-type: application/json\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the messages of a chunk have besides subject and payload."""
+
+    headers: bytes = b""
+    #: Each has a reply subject of its own.
+    reply: bool = False
+
+    def frames(self, messages: Sequence[SubjectAndSize]) -> bytes:
+        """Their PUB or HPUB frames, as one chunk."""
+        payloads = sample_payloads(size for _, size in messages)
+        verb = self._verb("PUB")
+        return b"".join(
+            b"%b %b%b %b\r\n%b%b\r\n"
+            % (verb, subject.encode(), self._reply(i), self._sizes(size), self.headers, payload)
+            for i, ((subject, size), payload) in enumerate(zip(messages, payloads, strict=True))
+        )
+
+    def delivered(self, messages: Sequence[SubjectAndSize]) -> int:
+        """How many bytes one subscriber receives for them."""
+        around = len(self._verb("MSG") + self._reply(0) + self.headers) + len(f"  {SID} \r\n\r\n")
+        return sum(len(subject) + around + len(self._sizes(n)) + n for subject, n in messages)
+
+    def _verb(self, verb: str) -> bytes:
+        return ("H" + verb if self.headers else verb).encode()
+
+    def _reply(self, index: int) -> bytes:
+        return b" _INBOX.bench.%08d" % index if self.reply else b""
+
+    def _sizes(self, payload: int) -> bytes:
+        size = len(self.headers) + payload
+        return b"%d %d" % (len(self.headers), size) if self.headers else b"%d" % size
 
 
 @dataclass(frozen=True)

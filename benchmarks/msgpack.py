@@ -26,9 +26,10 @@ from pathlib import Path
 
 import msgpack
 
+from benchmarks.measure import Client, Reading
 from benchmarks.report import Report
-from benchmarks.scenarios import CHUNK, Client, Flow, Reading, same, throughput
 from benchmarks.servers import SCRIPTS, Broker, nats_command
+from benchmarks.throughput import CHUNK, Flow, same, throughput
 from rtmb import __version__
 from rtmb.cli.bench_load import BenchmarkError, HostAndPort, LoadConnection, Sender, pump
 from rtmb.doors.msgpack.globs import GlobTree
@@ -159,7 +160,9 @@ def msgpack_rate(client: Client, subscribers: int) -> float:
 
 
 def nats_rate(client: Client, subscribers: int) -> float:
-    return throughput(client, Flow(f"1→{subscribers}", partial(same, SIZE), 1, subscribers, TOPIC))
+    return throughput(
+        client, Flow(f"1→{subscribers}", partial(same, SIZE), 1, subscribers, TOPIC)
+    ).per_second
 
 
 def door_command(port: int, scratch: Path) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from benchmarks.scenarios import Reading
+from benchmarks.measure import Reading
 
 
 @dataclass
@@ -24,10 +24,13 @@ class Row:
         return list(self.rounds.get(name, {}).values())
 
     def ratios(self, name: str, baseline: str) -> list[float]:
-        """One ratio a round: neighbours in time share whatever else the machine was doing."""
+        """One ratio a round: neighbours in time share whatever else the machine was doing.
+
+        Memory may have shrunk meanwhile: to nothing and less than it there is no ratio.
+        """
         base = self.rounds.get(baseline, {})
         mine = self.rounds.get(name, {})
-        return [value / base[turn] for turn, value in mine.items() if base.get(turn)]
+        return [value / base[turn] for turn, value in mine.items() if base.get(turn, 0) > 0]
 
 
 @dataclass

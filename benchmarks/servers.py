@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 
 from rtmb.cli.bench_load import BenchmarkError, HostAndPort
@@ -21,6 +23,11 @@ START_TIMEOUT = 20.0
 #: The subject that rtmb is told to keep in its journal.
 JOURNALED = "journaled"
 STOP_TIMEOUT = 10.0
+#: What a user with permissions says in CONNECT. Whoever says nothing is `guest`, who may do all.
+LOGIN = {"user": "limited", "pass": "secret"}
+#: What that user may publish and subscribe to.
+ALLOWED = ("bench.>", "orders.*", "devices.*.state")
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,13 @@ class Server:
         if self.pid is not None:
             Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
+    def cpu_seconds(self) -> float:
+        """Seconds of all cores that it has used, in user code and in the kernel."""
+        if self.pid is None:
+            return nan
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
     def _status(self, field: str) -> int | None:
         if self.pid is None:
             return None
@@ -59,6 +73,7 @@ class Broker:
     name: str
     command: Callable[[int, Path], list[str]] | None = None
     address: HostAndPort | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def running(self) -> Iterator[Server]:
@@ -73,7 +88,7 @@ class Broker:
                 process = subprocess.Popen(
                     self.command(address[1], Path(scratch)),
                     cwd=ROOT,
-                    env={**os.environ, "PYTHONPATH": _python_path()},
+                    env={**os.environ, "PYTHONPATH": _python_path(), **self.environment},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -86,7 +101,23 @@ class Broker:
 
 
 def rtmb_command(port: int, scratch: Path) -> list[str]:
-    twistd = [str(SCRIPTS / "twistd"), "-n", "--pidfile=", "rtmb"]
+    config = scratch / "rtmb.toml"
+    allowed = json.dumps(ALLOWED)
+    config.write_text(
+        f"""\
+[auth]
+no_auth_user = "guest"
+[[auth.users]]
+user = "guest"
+password = ""
+[[auth.users]]
+user = "{LOGIN["user"]}"
+password = "{LOGIN["pass"]}"
+permissions.publish.allow = {allowed}
+permissions.subscribe.allow = {allowed}
+"""
+    )
+    twistd = [str(SCRIPTS / "twistd"), "-n", "--pidfile=", "rtmb", "--config", str(config)]
     twistd += ["--http-port", "0", "--msgpack-port", "0", "--journal", JOURNALED]
     return [*twistd, "--port", str(port), "--interface", "127.0.0.1", "--ping-interval", "3600"]
 
@@ -94,12 +125,27 @@ def rtmb_command(port: int, scratch: Path) -> list[str]:
 def nats_command(port: int, scratch: Path) -> list[str]:
     # The ping interval has no flag. Like rtmb's, it is set beyond the length of any run.
     config = scratch / "nats.conf"
-    config.write_text('ping_interval: "1h"\n')
+    allowed = json.dumps(ALLOWED)
+    config.write_text(
+        f"""\
+ping_interval: "1h"
+no_auth_user: guest
+authorization {{ users = [
+  {{ user: guest, password: guest }}
+  {{ user: {LOGIN["user"]}, password: {LOGIN["pass"]}
+     permissions: {{ publish: {{ allow: {allowed} }}, subscribe: {{ allow: {allowed} }} }} }}
+] }}
+"""
+    )
     server = [str(SCRIPTS / "nats-server"), "--config", str(config)]
     return [*server, "--addr", "127.0.0.1", "--port", str(port)]
 
 
-BROKERS = (Broker("rtmb", rtmb_command), Broker("nats", nats_command))
+RTMB = Broker("rtmb", rtmb_command)
+#: The same without what is compiled.
+PURE = Broker("rtmb-pure", rtmb_command, environment={"RTMB_PURE": "1"})
+NATS = Broker("nats", nats_command)
+BROKERS = (RTMB, PURE, NATS)
 
 
 def free_port() -> int:

@@ -143,7 +143,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         #: Up to here, of which epoch, there was nothing wanted: no need to look again.
         self._clear: Offset = {"epoch": "", "seq": 0}
         #: Where the newest batch ends, and whether that is the ending position.
-        self._end: int | None = None
+        self._end: Offset | None = None
         self._ended = False
         #: When the last batch was given out.
         self._last = time.monotonic()
@@ -162,7 +162,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def reportLatestOffset(self) -> Offset:
         """Where the journal ends and how far this query is behind: `latestOffset` in progress."""
-        found = self.client.json("GET", path("journal", "position", at="latest", behind=self._end))
+        seen = None if self._end is None else self._seen(self._end)
+        found = self.client.json("GET", path("journal", "position", at="latest", behind=seen))
         told = {
             name: found[name] for name in ("epoch", "seq", "lag", "lag_seconds") if name in found
         }
@@ -170,7 +171,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         found = self._latest_offset(start, limit)
-        self._end = found["seq"]
+        self._end = found
         return found
 
     def _latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -262,13 +263,19 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
         return found
 
+    def _seen(self, offset: Offset) -> int:
+        """How far the journal is known from an offset on: where nothing is wanted, there is nothing
+        to be behind with."""
+        clear = self._clear if self._clear["epoch"] == offset["epoch"] else offset
+        return max(int(offset["seq"]), int(clear["seq"]))
+
     def _lease(self, offset: Offset) -> None:
         """Say how far this query has come, so that others see if it falls behind."""
         self.client.json(
             "PUT",
             path("journal", "leases", self.options["consumer"], epoch=offset["epoch"]),
             {
-                "position": offset["seq"],
+                "position": self._seen(offset),
                 "ttl": self.options["leaseTtl"],
                 "subjects": self.options["subject"],
             },

@@ -17,6 +17,7 @@ from rtmb.broker import Broker
 from rtmb.codecs import nats as wire
 from rtmb.core.segments import Batch, Selection
 from rtmb.core.subjects import is_pattern
+from rtmb.doors.listener import Listener
 from rtmb.testing.inside import broker_settings
 
 #: So that all that is published can be asked for, within a bound. What a test says goes before.
@@ -45,7 +46,7 @@ class ControlledBroker:
         broker.startService()
         self._broker = broker
         self.host = settings.interface
-        self.ports = {s.name: s.port for s in broker if isinstance(getattr(s, "port", None), int)}
+        self.ports = {str(door.name): door.port for door in broker if isinstance(door, Listener)}
 
     def _port_settings(self) -> dict[str, int]:
         names = {"nats": "port", "http": "http_port", "msgpack": "msgpack_port"}

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rtmb.cli.pipeline import checks
 from rtmb.cli.pipeline.task import Task
-from rtmb.cli.pipeline.types import Common, common_options, every, policies, streaming
+from rtmb.cli.pipeline.types import (
+    Common,
+    common_options,
+    every,
+    payload_options,
+    payloads_of,
+    policies,
+    streaming,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,11 +48,12 @@ if TYPE_CHECKING:
     help="How often to make few files of closed hours; 0: never.",
 )
 @policies("record")
+@payload_options
 @common_options
 def archive(
     common: Common, subject: str | None, path: str, form: str, table: str | None, starting: str,
     ending: str | None, every: str, once: bool, compact_every: float, on_data_loss: str,
-    on_epoch_change: str,
+    on_epoch_change: str, **payloads: Any,
 ) -> Task:  # fmt: skip
     """Write SUBJECT to Parquet, each message once, whoever is killed when.
 
@@ -69,6 +78,7 @@ def archive(
         query = job.start(
             place, common.broker(), subject or EVERYTHING, starting=starting, ending=ending,
             every=every, once=once, on_data_loss=on_data_loss, on_epoch_change=on_epoch_change,
+            payloads=payloads_of(**payloads),
         )  # fmt: skip
         return job.job(place, query, compact_every=compact_every)
 
@@ -77,6 +87,7 @@ def archive(
         common,
         start,
         [
+            partial(checks.values, partial(payloads_of, **payloads)),
             partial(checks.positions, common, starting, ending),
             partial(checks.folder, common, path, "--archive"),
             partial(checks.broker, common, subject or ">"),

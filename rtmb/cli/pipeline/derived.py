@@ -14,6 +14,8 @@ from rtmb.cli.pipeline.types import (
     Interval,
     common_options,
     every,
+    payload_options,
+    payloads_of,
     policies,
     several,
     streaming,
@@ -22,6 +24,7 @@ from rtmb.cli.pipeline.types import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from rtmb.spark.jobs.broker import Payloads
     from rtmb.spark.jobs.rollup import Rollup
     from rtmb.spark.jobs.streams import Job
 
@@ -87,16 +90,25 @@ def _rollup(
 @streaming
 @every("5 seconds")
 @policies("skip")
+@payload_options
 @common_options
 def rollup(
     common: Common, subject: str, path: str, prefix: str, starting: str, ending: str | None,
-    every: str, once: bool, on_data_loss: str, on_epoch_change: str, **windows: Any,
+    every: str, once: bool, on_data_loss: str, on_epoch_change: str, schema: str,
+    mode: str | None, dead_letter: str, **windows: Any,
 ) -> Task:  # fmt: skip
     """Count, rate, least, greatest, mean and quantiles of JSON fields on SUBJECT, by windows.
 
     \b
     rtmb pipeline rollup 'weather.>' -f temperature -f wind.speed --window '10 seconds'
     """
+
+    def payloads() -> Payloads:
+        from rtmb.spark.jobs.rollup import schema_of
+
+        if (mode or dead_letter) and not schema:
+            return payloads_of(schema_of(windows["fields"]), mode, dead_letter)
+        return payloads_of(schema, mode, dead_letter)
 
     def start(spark: SparkSession) -> Job:
         from rtmb.spark.jobs import rollup as job
@@ -106,7 +118,7 @@ def rollup(
         queries = job.start(
             spark, common.broker(), subject, wanted, path, prefix=prefix or None,
             starting=starting, ending=ending, every=every, once=once, on_data_loss=on_data_loss,
-            on_epoch_change=on_epoch_change,
+            on_epoch_change=on_epoch_change, payloads=payloads(),
         )  # fmt: skip
         return Job(queries)
 
@@ -114,6 +126,7 @@ def rollup(
         from rtmb.spark.jobs.rollup import not_of_itself
 
         _rollup(**windows)
+        payloads()
         not_of_itself(subject, prefix or None)
 
     return Task(

@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,8 @@ from rtmb.cli.pipeline.types import Common, common_options, period
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from rtmb.spark.jobs.broker import Broker
 
 _archive = click.option("--archive", "path", help="An archive to read.")
 _live = click.option(
@@ -53,13 +55,15 @@ def query(
     rtmb pipeline query 'select subject, count(*) from messages group by subject' --archive weather
     """
 
+    journal = _Journal(common, live)
+
     def start(spark: SparkSession) -> None:
         from rtmb.spark.jobs import query as job
         from rtmb.spark.jobs.lake import opened
 
         found = job.messages(
-            spark, opened(spark, path) if path else None, common.broker() if live else None,
-            subject=subject, since=since, until=until, on_data_loss=on_data_loss,
+            spark, opened(spark, path) if path else None, journal.broker, subject=subject,
+            since=since, until=until, on_data_loss=on_data_loss,
         )  # fmt: skip
         found.createOrReplaceTempView(job.TABLE)
         answer = spark.sql(sql)
@@ -86,7 +90,9 @@ def query(
         found.append(partial(checks.broker, common, subject))
     elif path is None:
         raise click.UsageError("nothing to read: --no-live needs --archive")
-    return Task("query", common, start, found)
+    # Where the archive ends, and so where the journal is to be read from, is not known before.
+    prepare = journal.copy if path is not None else partial(journal.copy, subject, on_data_loss)
+    return Task("query", common, start, found, prepare)
 
 
 @click.command()
@@ -155,6 +161,8 @@ def report(
     rtmb pipeline report --archive weather --since 24h -o yesterday.html
     """
 
+    journal = _Journal(common, live)
+
     def start(spark: SparkSession) -> None:
         from rtmb.spark.jobs import query as tables
         from rtmb.spark.jobs import report as job
@@ -162,8 +170,8 @@ def report(
         from rtmb.spark.jobs.page import page
 
         found = tables.messages(
-            spark, opened(spark, path) if path else None, common.broker() if live else None,
-            since=since, until=until, on_data_loss="skip",
+            spark, opened(spark, path) if path else None, journal.broker, since=since, until=until,
+            on_data_loss="skip",
         )  # fmt: skip
         facts = job.gather(found, since, until, sent_field=sent_field)
         Path(out).write_text(page(facts, title), encoding="utf-8")
@@ -174,7 +182,31 @@ def report(
         found.append(partial(checks.broker, common))
     elif path is None:
         raise click.UsageError("nothing to read: --no-live needs --archive")
-    return Task("report", common, start, found)
+    prepare = journal.copy if path is not None else partial(journal.copy, None, "skip")
+    return Task("report", common, start, found, prepare)
+
+
+class _Journal:
+    """The broker whose journal is read, if it is; on this machine through a copy."""
+
+    def __init__(self, common: Common, live: bool) -> None:
+        self._common, self._live = common, live
+        self.broker: Broker | None = None
+
+    def copy(self, *options: Any) -> None:
+        """Choose how it is read, and with the options of `journal_options` begin to."""
+        if not self._live:
+            return
+        self.broker = self._common.broker()
+        if self._common.local:
+            from rtmb.spark.jobs.copies import CopyingBroker
+            from rtmb.spark.jobs.query import journal_options
+
+            copying = CopyingBroker(self.broker.servers, self.broker.options)
+            if copying.suits:
+                self.broker = copying
+                if options:
+                    copying.begin(**journal_options(*options))
 
 
 def _tell(common: Common, text: str, **facts: object) -> None:

@@ -34,6 +34,8 @@ class Task:
     start: Callable[[SparkSession], Job | None]
     #: Look for mistakes, without Spark; each raises a `ClickException`.
     checks: Sequence[Callable[[], None]] = ()
+    #: What can be done while Spark starts; called when all checks were passed.
+    prepare: Callable[[], None] = lambda: None
     #: Where it keeps what it has done, which no other job may write to.
     place: str | None = None
 
@@ -70,6 +72,8 @@ def _run(tasks: Sequence[Task], common: Common, name: str) -> None:
     from rtmb.spark.jobs.streams import watch
 
     try:
+        for task in tasks:
+            task.prepare()
         with running(name, common.master, common.log) as spark, _stopping() as stopped:
             jobs = []
             try:

@@ -14,7 +14,7 @@ import click
 from rtmb.spark.jobs.session import LOCAL
 
 if TYPE_CHECKING:
-    from rtmb.spark.jobs.broker import Broker
+    from rtmb.spark.jobs.broker import Broker, Payloads
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -169,3 +169,29 @@ def policies(on_data_loss: str) -> Callable[[_F], _F]:
             help="When the broker was restarted.",
         ),
     )
+
+
+#: What becomes of payloads that are not what is expected.
+payload_options = several(
+    click.option(
+        "--schema",
+        default="",
+        metavar="COLUMNS",
+        help="What a payload has, as SQL: 'celsius double, wind struct<speed: double>'.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["permissive", "drop", "fail", "deadLetter"]),
+        help="What becomes of messages with another payload. [default: permissive]",
+    ),
+    click.option(
+        "--dead-letter", default="", metavar="SUBJECT", help="Where they go, for deadLetter."
+    ),
+)
+
+
+def payloads_of(schema: str, mode: str | None, dead_letter: str) -> Payloads:
+    """What the options of `payload_options` say."""
+    from rtmb.spark.jobs.broker import Payloads
+
+    return Payloads(schema, mode or ("deadLetter" if dead_letter else "permissive"), dead_letter)

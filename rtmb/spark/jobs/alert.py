@@ -148,16 +148,16 @@ def write(
 
 def _rows(closed: DataFrame, active: Mapping[str, str]) -> list[tuple[bool, dict[str, Any]]]:
     """Of the closed windows those that can change something, in order of time."""
-    wanted = fn.col("met")
-    if active:
-        wanted = wanted | fn.col("key").isin(*active)
-    columns = [name for name in closed.columns if name != "met"]
-    found = (
-        closed.where(wanted)
-        .orderBy("start", "key")
-        .select("met", fn.to_json(fn.struct(*columns), {"timestampFormat": STAMP}).alias("window"))
-    )
-    return [(row.met, json.loads(row.window)) for row in found.collect()]
+    columns = fn.struct(*(name for name in closed.columns if name != "met"))
+    closed = closed.persist()
+    try:
+        met = {row.key for row in closed.where("met").select("key").distinct().collect()}
+        wanted = closed.where(fn.col("key").isin(*met, *active)).orderBy("start", "key")
+        as_json = fn.to_json(columns, {"timestampFormat": STAMP}).alias("window")
+        found = wanted.select("met", as_json).collect() if met or active else []
+    finally:
+        closed.unpersist()
+    return [(row.met, json.loads(row.window)) for row in found]
 
 
 def as_messages(spark: SparkSession, told: Iterable[Told], alert: Alert, source: str) -> DataFrame:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rtmb.spark.jobs.broker import Broker
+from rtmb.spark.jobs.broker import ANY, Broker, Payloads
 from rtmb.spark.jobs.messages import EVERYTHING, placed
 from rtmb.spark.jobs.store import CHECKPOINT, Archive
 from rtmb.spark.jobs.streams import Job, triggered
@@ -25,6 +25,7 @@ def start(
     once: bool = False,
     on_data_loss: str = "record",
     on_epoch_change: str = "earliest",
+    payloads: Payloads = ANY,
 ) -> StreamingQuery:
     """Begin, or go on where the last run stopped; `once` ends when all that is there is archived.
 
@@ -34,6 +35,7 @@ def start(
     archive.begin(subject)
     messages = broker.stream(
         archive.spark,
+        payloads,
         subject=subject,
         startingPosition=starting,
         endingPosition=ending,

@@ -9,7 +9,33 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from rtmb.spark.options import SINK, SOURCE, Option, Options, read
+from rtmb.spark.reading import ARROW_SCHEMA
 from rtmb.spark.transport import client, path
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """What payloads a job expects, and what becomes of messages with others: the options `schema`,
+    `mode` and `deadLetter` of the source."""
+
+    schema: str = ""
+    mode: str = "permissive"
+    dead_letter: str = ""
+
+    def __post_init__(self) -> None:
+        if self.mode != "permissive" and not self.schema:
+            raise ValueError(f"mode {self.mode} needs a schema: which payloads are right?")
+        if (self.mode == "deadLetter") != bool(self.dead_letter):
+            raise ValueError("mode deadLetter goes with a subject for the dead letters")
+
+    @property
+    def checked(self) -> bool:
+        """Whether any message is turned away."""
+        return self.mode != "permissive"
+
+
+#: All is welcome.
+ANY = Payloads()
 
 
 @dataclass(frozen=True)
@@ -40,9 +66,16 @@ class Broker:
         )
         return found
 
-    def stream(self, spark: SparkSession, **options: object) -> DataFrame:
-        """The journal from a position on, for ever."""
-        return spark.readStream.format("rtmb").options(**self.given(SOURCE, options)).load()
+    def stream(self, spark: SparkSession, payloads: Payloads = ANY, **options: object) -> DataFrame:
+        """The journal from a position on, for ever; messages with the payloads that are wanted."""
+        reader = spark.readStream.format("rtmb")
+        if not payloads.checked:
+            return reader.options(**self.given(SOURCE, options)).load()
+        options |= {"schema": payloads.schema, "mode": payloads.mode}
+        options |= {"deadLetter": payloads.dead_letter or None}
+        options["metadata"] = ",".join(f"_{name}" for name in ARROW_SCHEMA.names)
+        found = reader.options(**self.given(SOURCE, options)).load()
+        return found.select(*(found[f"_{name}"].alias(name) for name in ARROW_SCHEMA.names))
 
     def read(self, spark: SparkSession, **options: object) -> DataFrame:
         """The journal as it is now."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from rtmb.spark.jobs.charts import Chart, short, svg
+from rtmb.spark.jobs.charts import Chart, short
+from rtmb.spark.jobs.charts_svg import svg
 from rtmb.spark.jobs.report import Facts, Latency, Traffic
 
 _STYLE = """

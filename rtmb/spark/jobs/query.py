@@ -62,17 +62,19 @@ def _journal(
 ) -> DataFrame:
     """What the journal has from a position on; all it has where the position is of another life of
     the broker, of which then nothing is in the archive."""
-    bounds = broker.bounds()
-    starting = bounds["first"]
-    if position is not None and position["epoch"] == bounds["epoch"]:
-        starting = position["seq"]
-    found = broker.read(
-        spark,
-        subject=subject or EVERYTHING,
-        startingPosition=starting,
-        onDataLoss=on_data_loss,
-    )
-    return between(placed(found), since, until)
+    options = journal_options(subject, on_data_loss)
+    if position is not None and position["epoch"] == broker.bounds()["epoch"]:
+        options["startingPosition"] = position["seq"]
+    return between(placed(broker.read(spark, **options)), since, until)
+
+
+def journal_options(subject: str | None, on_data_loss: str) -> dict[str, Any]:
+    """How all of the journal is read."""
+    return {
+        "subject": subject or EVERYTHING,
+        "startingPosition": "earliest",
+        "onDataLoss": on_data_loss,
+    }
 
 
 def show(answer: DataFrame, most: int = 50, console: Console | None = None) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rtmb.core.subjects import overlap
-from rtmb.spark.jobs.broker import Broker
+from rtmb.spark.jobs.broker import ANY, Broker, Payloads
 from rtmb.spark.jobs.files import Folder
 from rtmb.spark.jobs.messages import NOT_IN_SUBJECTS, json_field, patterns
 from rtmb.spark.jobs.streams import triggered
@@ -72,6 +73,30 @@ def seconds(interval: str) -> float:
     if found is None or not float(found[1]):
         raise ValueError(f"not an interval such as '10 seconds' or '1 minute': {interval!r}")
     return float(found[1]) * _PARTS[found[2]]
+
+
+def schema_of(fields: Sequence[str]) -> str:
+    """The columns of payloads that have numbers where the fields are, or nothing.
+
+    >>> schema_of(["t", "wind.speed", "wind.gust"])
+    '`t` double, `wind` struct<`speed`: double, `gust`: double>'
+    """
+    tree: dict[str, Any] = {}
+    for field in fields:
+        *above, last = field.split(".")
+        here = tree
+        for step in above:
+            here = here.setdefault(step, {})
+        here[last] = None
+    if not tree or "" in tree:
+        raise ValueError("modes need a --field that is inside the payload, or a --schema")
+    return ", ".join(f"`{name}` {_type(part)}" for name, part in tree.items())
+
+
+def _type(part: dict[str, Any] | None) -> str:
+    if part is None:
+        return "double"
+    return "struct<" + ", ".join(f"`{name}`: {_type(inner)}" for name, inner in part.items()) + ">"
 
 
 def column_name(field: str) -> str:
@@ -222,14 +247,16 @@ def start(
     once: bool = False,
     on_data_loss: str = "skip",
     on_epoch_change: str = "earliest",
+    payloads: Payloads = ANY,
 ) -> list[StreamingQuery]:
     """Begin, or go on where the last run stopped. Without a prefix nothing is published."""
     not_of_itself(subject, prefix)
     name = Folder(spark, path).name
 
-    def stream(consumer: str) -> DataFrame:
+    def stream(consumer: str, payloads: Payloads) -> DataFrame:
         return broker.stream(
             spark,
+            payloads,
             subject=subject,
             startingPosition=starting,
             endingPosition=ending,
@@ -238,10 +265,21 @@ def start(
             consumer=f"rollup {name} {consumer}",
         )
 
-    queries = [to_parquet(spark, stream("windows"), rollup, path, every=every, once=once)]
+    kept = stream("windows", payloads)
+    queries = [to_parquet(spark, kept, rollup, path, every=every, once=once)]
     if prefix is not None:
+        # Two queries read the same messages, and a dead letter is wanted once.
+        if payloads.mode == "deadLetter":
+            payloads = replace(payloads, mode="drop", dead_letter="")
         live = to_broker(
-            spark, stream("broker"), rollup, broker, path, prefix=prefix, every=every, once=once
+            spark,
+            stream("broker", payloads),
+            rollup,
+            broker,
+            path,
+            prefix=prefix,
+            every=every,
+            once=once,
         )
         queries.append(live)
     return queries

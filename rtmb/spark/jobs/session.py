@@ -154,6 +154,7 @@ def running(name: str, master: str | None = None, log: str | None = None) -> Ite
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    from rtmb.spark.reading import DataLossError
     from rtmb.spark.transport import BrokerError, UnreachableError
 
     # It prints, as JSON, what is raised as well.
@@ -165,7 +166,7 @@ def running(name: str, master: str | None = None, log: str | None = None) -> Ite
     try:
         spark = session(name, master, place)
         yield spark
-    except (PySparkException, Py4JError, BrokerError, UnreachableError) as error:
+    except (PySparkException, Py4JError, BrokerError, DataLossError, UnreachableError) as error:
         plain = plain_text(str(error)) or type(error).__name__
         if place is None:
             raise JobError(plain) from error
@@ -193,4 +194,5 @@ def plain_text(message: str) -> str:
     told = python[-1] if python else message.partition("\n\tat ")[0]
     told = told.partition("\n\nJVM stacktrace")[0].strip().partition("\n")[0]
     told = re.sub(r"^\[[A-Z0-9_.]+\] ", "", told)
+    told = re.sub(r"^Query \[id = .*?\] terminated with exception: ", "", told)
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", told)

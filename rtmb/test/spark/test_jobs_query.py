@@ -62,3 +62,33 @@ class QueryTests(BrokerJobCase):
         self.assertEqual(back.n, 30)
         query.to_chart(answer, str(self.folder / "c.svg"))
         self.assertIn("flow.a", (self.folder / "c.svg").read_text())
+
+    def test_a_copy_is_the_same_table(self) -> None:
+        """The command fetches the journal while Java starts."""
+        from rtmb.spark.jobs import query
+        from rtmb.spark.jobs.copies import CopyingBroker
+
+        self.publish(100)
+        copying = CopyingBroker(self.there.servers)
+        self.assertTrue(copying.suits)
+        copying.begin(**query.journal_options("flow.>", "fail"))
+        columns = ["subject", "data", "headers", "reply", "seq", "timestamp", "door", "text"]
+        found, wanted = (
+            query.messages(self.spark, None, broker, subject="flow.>").select(columns)
+            for broker in (copying, self.there)
+        )
+        self.assertEqual(found.schema.simpleString(), wanted.schema.simpleString())
+        self.assertEqual(found.orderBy("seq").collect(), wanted.orderBy("seq").collect())
+        archive = self.run_archive()
+        self.publish(50, 100)
+        both = query.messages(self.spark, archive, copying)
+        self.assertEqual(self.numbers(both), list(range(150)))
+
+    def test_what_the_copy_could_not_read_is_told(self) -> None:
+        from rtmb.spark.jobs import query
+        from rtmb.spark.jobs.copies import CopyingBroker
+        from rtmb.spark.transport import UnreachableError
+
+        copying = CopyingBroker("http://127.0.0.1:9", {"retries": "0"})
+        with self.assertRaises(UnreachableError):
+            query.messages(self.spark, None, copying)

@@ -44,3 +44,18 @@ class SessionTests(SynchronousTestCase):
             done = CliRunner().invoke(pipeline, ["archive"])
         self.assertEqual(done.exit_code, 1)
         self.assertRegex(done.output, r"\AError: Spark runs on Java[^\n]*\n\Z")
+
+
+class PlainTextTests(SynchronousTestCase):
+    """Of what Spark says, the line that tells something."""
+
+    def test_what_is_told(self) -> None:
+        from rtmb.spark.jobs.session import plain_text
+
+        for said, told in (
+            ("[A_B.C] No table `x`. SQLSTATE: 42P01; line 1 pos 14;\n'Project", "No table `x`."),
+            ("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Lost\n\tat a.b",
+             "Lost"),
+            ("X\nTraceback (most recent call last):\n  File\nrtmb.spark.LossError: gone", "gone"),
+        ):  # fmt: skip
+            self.assertEqual(plain_text(said), told)

@@ -110,6 +110,15 @@ class StreamTests(SparkCase):
         self.assertGreater(found[600], 0)
         self.assertEqual(found[0], 0)
 
+    def test_what_is_not_wanted_is_no_lag(self) -> None:
+        broker = self.broker()
+        broker.publish("wanted", range(10))
+        query = self.start(self.stream(broker, subject="wanted", longPollMs=50))
+        self.wait_for(query, 10)
+        broker.publish("other", range(500))
+        until(lambda: broker.journalz()["largest_lag"] == 0, "the lease to pass them")
+        self.assertEqual(broker.journalz()["leases"][0]["position"], 511)
+
     def test_it_ends_where_it_was_told_to(self) -> None:
         broker = self.broker()
         broker.publish("a", range(1000))

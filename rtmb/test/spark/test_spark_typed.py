@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rtmb.test.support.processes import need
+from rtmb.test.support.processes import ServerProcess, need
 from rtmb.test.support.spark_session import PATIENCE, JournalBroker, SparkCase, until
 
 try:
@@ -313,6 +314,20 @@ class TypedSourceTests(SparkCase):
         assert found is not None
         self.assertEqual((found.c, found.s), (21.5, 3))
 
+    def test_the_table_function(self) -> None:
+        from rtmb.spark.table_function import register
+
+        register(self.spark)
+        found = self.spark.sql(
+            "SELECT seq, subject, string(data) AS data, timestamp, door "
+            f"FROM rtmb('weather.ber', map('servers', '{self.journal.server}')) ORDER BY seq"
+        ).collect()
+        self.assertEqual(
+            [(row.seq, row.subject, row.data, row.door) for row in found],
+            [(1, "weather.ber", GOOD, "nats"), (3, "weather.ber", GOOD, "nats")],
+        )
+        self.assertLess(abs(found[0].timestamp.timestamp() - time.time()), 600)
+
     def test_dead_letters(self) -> None:
         """Each once, with the reason, though the batch is done again; and counted."""
         reader = self.spark.readStream.format("rtmb").option("servers", self.journal.server)
@@ -333,6 +348,21 @@ class TypedSourceTests(SparkCase):
         )
         (lease,) = self.journal.journalz()["leases"]
         self.assertEqual(lease["dead_letters"], 1)
+
+
+class ConnectTests(SparkCase):
+    """Spark Connect, with the server that it starts."""
+
+    def test_all_of_it(self) -> None:
+        broker = self.broker()
+        folder = str(self.folder)
+        program = [sys.executable, "-m", "rtmb.test.support.spark_connect", broker.server, folder]
+        env = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        driver = ServerProcess(program, env=env)
+        self.addCleanup(driver.stop)
+        said = driver.expect_log(r"found (\{.*\})", timeout=PATIENCE * 4)
+        wanted = {"batch": [["ber", 21.5, 1], ["muc", 19.0, 2]], "sql": [[40.5]], "stream": 2}
+        self.assertEqual(json.loads(said[1]), wanted)
 
 
 class TypedSinkTests(SparkCase):
