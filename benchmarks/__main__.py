@@ -19,7 +19,7 @@ from rtmb.cli.bench_load import BenchmarkError
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks                            everything, about ten minutes
+  python -m benchmarks                            everything, about twenty minutes
   python -m benchmarks --quick                    everything but the largest, one short round
   python -m benchmarks '1to1-*' latency           these only; names may hold * and ?
   python -m benchmarks --only rtmb 1to1-16        one broker, while you tune it
