@@ -19,7 +19,7 @@ from rtmb.cli.bench_load import BenchmarkError
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks                            everything, about ten minutes
+  python -m benchmarks                            everything, about twenty minutes
   python -m benchmarks --quick                    everything but the largest, one short round
   python -m benchmarks '1to1-*' latency           these only; names may hold * and ?
   python -m benchmarks --only rtmb 1to1-16        one broker, while you tune it
@@ -118,7 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.callback(client.close)
             report.versions[broker.name] = client.connections(1)[0].info["version"]
         for scenario in selected_scenarios(options):
-            scenario.prepare(list(clients.values()))
+            try:
+                scenario.prepare(list(clients.values()))
+            except (BenchmarkError, OSError) as error:
+                report.failures.append(f"{scenario.name}, before its first round: {error}")
+                for client in clients.values():
+                    client.close()
+                continue
             for turn in range(options.rounds):
                 for broker in brokers:
                     where = f"{scenario.name}, round {turn + 1}, {broker.name}"

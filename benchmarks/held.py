@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cache
 
 from benchmarks.measure import Client, Reading
@@ -51,7 +51,8 @@ def matched_messages(kind: Sequence[str], shares: tuple[int, ...]) -> tuple[byte
         messages.append((subject, 128))
         sids += len(str(number))
     received = delivered_bytes(messages) + sids - len(messages)  # it takes each sid for one digit
-    return publish_frames(messages), len(messages), received
+    repeats = max(1, MATCHED // len(messages))
+    return publish_frames(messages) * repeats, len(messages) * repeats, received * repeats
 
 
 def memory_each(client: Client, before: int | None, count: int, what: str) -> Iterator[Reading]:
@@ -124,9 +125,9 @@ def subscriptions(
             yield Reading(label, "msg/s", holders.matched())
 
 
-def connections(client: Client, count: int) -> Iterator[Reading]:
-    throughput(client, ONE_TO_ONE)
-    before = client.server.memory()
+@contextmanager
+def idle_connections(client: Client, count: int) -> Iterator[float]:
+    """So many that do nothing; gives the seconds that it took to open them."""
     idle: list[LoadConnection] = []
     try:
         started = time.perf_counter()
@@ -134,15 +135,22 @@ def connections(client: Client, count: int) -> Iterator[Reading]:
             idle.append(LoadConnection(client.server.address))
         elapsed = time.perf_counter() - started
         time.sleep(FIRST_PING)  # thousands of first PINGs would disturb the throughput
+        yield elapsed
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def connections(client: Client, count: int) -> Iterator[Reading]:
+    throughput(client, ONE_TO_ONE)
+    before = client.server.memory()
+    with idle_connections(client, count) as elapsed:
         held = f"{count:,} connections"
         if count >= 1000:
             yield Reading(f"{held}: opened", "conn/s", count / elapsed)
         yield from memory_each(client, before, count, f"{held}: memory for each")
         rate = throughput(client, ONE_TO_ONE).per_second
         yield Reading(f"{held} held: 1→1, 128 B", "msg/s", rate)
-    finally:
-        for connection in idle:
-            connection.close()
 
 
 def memory(client: Client) -> Iterator[Reading]:

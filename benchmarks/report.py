@@ -47,6 +47,11 @@ class Report:
             row = self._rows.setdefault(reading.label, Row(reading))
             row.rounds.setdefault(server, {})[turn] = reading.value
 
+    def values(self, label: str, server: str) -> list[float]:
+        """What one server was read, round by round; nothing where it failed."""
+        row = self._rows.get(label)
+        return row.values(server) if row else []
+
     def markdown(self) -> str:
         *others, baseline = self.servers
         head = ["", "unit", *self.servers, *(f"{name}/{baseline}" for name in others)]
