@@ -68,9 +68,9 @@ class Bench:
         self._link.flush()
 
     def position(self) -> int:
-        from rtmb.spark.transport import Access, client
+        from rtmb.spark.transport import BrokerLogin, client
 
-        access = Access((self.broker.http_url,))
+        access = BrokerLogin((self.broker.http_url,))
         return int(client(access).json("GET", "/journal/position?at=latest")["seq"])
 
     # Where rows come from

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from rtmb.codecs import flatbuffer
 from rtmb.codecs.flatbuffer import Number, Structs, Table, Value
-from rtmb.core.segments import Batch
+from rtmb.core.segments import Excerpt
 
 Buffer = bytes | bytearray | memoryview
 
@@ -215,7 +215,7 @@ class StreamWriter:
     def start(self) -> bytes:
         return SCHEMA
 
-    def batch(self, batch: Batch) -> Iterator[bytes]:
+    def batch(self, batch: Excerpt) -> Iterator[bytes]:
         (subjects, which_subject), (doors, which_door) = batch.subjects, batch.doors
         yield from self._dictionary(0, subjects)
         yield from self._dictionary(1, doors)

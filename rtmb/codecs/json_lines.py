@@ -11,7 +11,7 @@ import msgspec
 
 from rtmb.codecs.arrow import header_fields
 from rtmb.codecs.json_message import payload_fields, shown, timestamp
-from rtmb.core.segments import Batch
+from rtmb.core.segments import Excerpt
 
 #: What someone who wants lines may say.
 MEDIA_TYPES = ("application/x-ndjson", "application/jsonl", "application/json")
@@ -32,7 +32,7 @@ class LinesWriter:
     def start(self) -> bytes:
         return b""
 
-    def batch(self, batch: Batch) -> Iterator[bytes]:
+    def batch(self, batch: Excerpt) -> Iterator[bytes]:
         (subjects, which_subject), (doors, which_door) = batch.subjects, batch.doors
         names = [shown(name) for name in subjects]
         starts, whole = batch.payloads.starts, batch.payloads.whole

@@ -87,7 +87,7 @@ def parse_json_object(text: bytes) -> dict[str, Any]:
     return found
 
 
-class Publication(NamedTuple):
+class PublishArguments(NamedTuple):
     """The arguments of PUB and HPUB (and, with `sid`, of MSG and HMSG)."""
 
     subject: bytes
@@ -104,14 +104,14 @@ def _sizes(operation: str, *fields: bytes) -> tuple[int, ...]:
     return tuple(map(int, fields))
 
 
-def _publication(operation: str, lead: list[bytes], sizes: tuple[int, ...]) -> Publication:
+def _publication(operation: str, lead: list[bytes], sizes: tuple[int, ...]) -> PublishArguments:
     header_size, size = (0, *sizes)[-2:]
     if header_size > size:
         raise ProtocolError(f"{operation} has a header size beyond its total size")
-    return Publication(lead[0], lead[1] if len(lead) == 2 else None, header_size, size)
+    return PublishArguments(lead[0], lead[1] if len(lead) == 2 else None, header_size, size)
 
 
-def parse_pub(arguments: bytes) -> Publication:
+def parse_pub(arguments: bytes) -> PublishArguments:
     """``PUB subject [reply] size``"""
     fields = arguments.split()
     if not 2 <= len(fields) <= 3:
@@ -119,7 +119,7 @@ def parse_pub(arguments: bytes) -> Publication:
     return _publication("PUB", fields[:-1], _sizes("PUB", fields[-1]))
 
 
-def parse_hpub(arguments: bytes) -> Publication:
+def parse_hpub(arguments: bytes) -> PublishArguments:
     """``HPUB subject [reply] header-size total-size``"""
     fields = arguments.split()
     if not 3 <= len(fields) <= 4:
@@ -127,7 +127,7 @@ def parse_hpub(arguments: bytes) -> Publication:
     return _publication("HPUB", fields[:-2], _sizes("HPUB", *fields[-2:]))
 
 
-def parse_msg(arguments: bytes) -> Publication:
+def parse_msg(arguments: bytes) -> PublishArguments:
     """``MSG subject sid [reply] size``"""
     fields = arguments.split()
     if not 3 <= len(fields) <= 4:
@@ -136,7 +136,7 @@ def parse_msg(arguments: bytes) -> Publication:
     return _publication("MSG", fields[:-1], _sizes("MSG", fields[-1]))._replace(sid=sid)
 
 
-def parse_hmsg(arguments: bytes) -> Publication:
+def parse_hmsg(arguments: bytes) -> PublishArguments:
     """``HMSG subject sid [reply] header-size total-size``"""
     fields = arguments.split()
     if not 4 <= len(fields) <= 5:

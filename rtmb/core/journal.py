@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from rtmb.core.journal_writer import Writer
 from rtmb.core.leases import Lag, Lease, Leases, lag_of
-from rtmb.core.segments import Batch, Segment, Selection
+from rtmb.core.segments import Excerpt, Segment, Selection
 
 #: A segment is full at this many messages or bytes; in a small journal at a part of it. Each step
 #: of reading takes in one segment at most, so this bounds how long a step takes.
@@ -150,7 +150,7 @@ class Journal:
 
     def read(
         self, start: int, end: int, wanted: Selection, *, limit: int | None = None
-    ) -> Iterator[Batch | None]:
+    ) -> Iterator[Excerpt | None]:
         """The wanted messages from `start` on and before `end`, in steps; a step in which there
         was none is None. What was overwritten before the first step is not there: compare `start`
         with `first`. What is overwritten after it raises an `OverwrittenError`."""
@@ -163,7 +163,7 @@ class Journal:
             left -= len(rows)
             yield self._batch(segment, rows) if rows else None
 
-    def _batch(self, segment: Segment, rows: Sequence[int]) -> Batch:
+    def _batch(self, segment: Segment, rows: Sequence[int]) -> Excerpt:
         if segment is not self._open and segment.columns is None:
             before = segment.cost
             segment.pack()

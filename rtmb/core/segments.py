@@ -103,7 +103,7 @@ class Texts:
 
 
 @dataclass(slots=True)
-class Batch:
+class Excerpt:
     """Messages in columns, as a reader gets them: some rows of a segment."""
 
     seqs: array[int]
@@ -151,10 +151,10 @@ class Columns:
         others = rare + count * RARE_COST
         return len(self.payloads.whole) + len(self.times) * COLUMN_COST + others
 
-    def pick(self, rows: Sequence[int], first: int) -> Batch:
+    def pick(self, rows: Sequence[int], first: int) -> Excerpt:
         """Some of the rows, in order; `first` is the number of the first row of all."""
         seqs = range(first + rows[0], first + rows[-1] + 1)
-        return Batch(
+        return Excerpt(
             array("q", seqs if isinstance(rows, range) else [first + row for row in rows]),
             _pick(self.times, rows),
             self.subjects.pick(rows),
@@ -252,7 +252,7 @@ class Segment(Lists):
         self.cost = self.columns.cost
         self.subjects, self.times, self.doors, self.payloads = [], [], [], []
 
-    def read(self, rows: Sequence[int]) -> Batch:
+    def read(self, rows: Sequence[int]) -> Excerpt:
         """Some of the messages, in order."""
         if self.columns is not None:
             return self.columns.pick(rows, self.first)

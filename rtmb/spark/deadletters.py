@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from rtmb.spark.transport import Client, path
+from rtmb.spark.transport import JournalClient, path
 
 #: Room for the headers beside a payload that is as large as the broker takes.
 _ROOM = 8192
@@ -33,7 +33,11 @@ class DeadLetter:
 
 
 def bury(
-    client: Client, subject: str, letters: Sequence[DeadLetter], most: int, consumer: str = ""
+    client: JournalClient,
+    subject: str,
+    letters: Sequence[DeadLetter],
+    most: int,
+    consumer: str = "",
 ) -> None:
     """Publish dead letters; `most` is the broker's limit for a message. They are counted for a
     consumer that holds a lease."""

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rtmb.core.subjects import hears, is_subject
-from rtmb.spark.transport import Access
+from rtmb.spark.transport import BrokerLogin
 
 #: What Spark itself puts among the options.
 _SPARKS_OWN = ("path", "checkpointlocation", "queryname", "header", "__read_options")
@@ -168,13 +168,13 @@ SINK = (
 _SECRETS = ("apiKey", "password", "token")
 
 
-class Options(dict[str, Any]):
+class SparkOptions(dict[str, Any]):
     """Values by name, checked; those not given have their defaults."""
 
     @property
-    def access(self) -> Access:
+    def access(self) -> BrokerLogin:
         """Where the broker is and how to get in."""
-        return Access(
+        return BrokerLogin(
             servers=self["servers"],
             api_key=self["apiKey"],
             user=self["user"],
@@ -188,10 +188,10 @@ class Options(dict[str, Any]):
         )
 
 
-def read(given: Mapping[str, str], known: tuple[Option, ...]) -> Options:
+def read(given: Mapping[str, str], known: tuple[Option, ...]) -> SparkOptions:
     """The options as they are used, or an `OptionError`."""
     by_key = {option.name.lower(): option for option in known}
-    found = Options({option.name: option.default for option in known})
+    found = SparkOptions({option.name: option.default for option in known})
     for key, value in given.items():
         option = by_key.get(key.lower())
         if option is None:
@@ -209,7 +209,7 @@ def read(given: Mapping[str, str], known: tuple[Option, ...]) -> Options:
     return found
 
 
-def _check(found: Options) -> None:
+def _check(found: SparkOptions) -> None:
     """What no single value shows."""
     _check_mode(found)
     if bool(found["certFile"]) != bool(found["keyFile"]):
@@ -220,7 +220,7 @@ def _check(found: Options) -> None:
         raise OptionError("minMessagesPerTrigger is more than maxMessagesPerTrigger")
 
 
-def _check_mode(found: Options) -> None:
+def _check_mode(found: SparkOptions) -> None:
     """What becomes of what is wrong; who names a subject for dead letters wants them."""
     subject, mode = found["deadLetter"], found["mode"]
     if subject and mode not in ("", "deadLetter"):

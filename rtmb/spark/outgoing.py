@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 
 from rtmb.core.subjects import is_subject
 from rtmb.spark.deadletters import DeadLetter
-from rtmb.spark.options import OptionError, Options
+from rtmb.spark.options import OptionError, SparkOptions
 from rtmb.spark.transport import path
 
 #: A body has at most so many messages and, unless it is one large message, bytes.
@@ -58,7 +58,7 @@ class BadRow:
 class Outgoing:
     """Makes messages of rows."""
 
-    def __init__(self, given: Options, schema: spark.StructType) -> None:
+    def __init__(self, given: SparkOptions, schema: spark.StructType) -> None:
         self.options = given
         types = {f.name: f.dataType for f in schema.fields}
         self._check_subject(types)

@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from rtmb.codecs import arrow
 from rtmb.spark.deadletters import DeadLetter, bury
-from rtmb.spark.options import OptionError, Options
-from rtmb.spark.transport import BrokerError, Client, UnreachableError, client, path, pause
+from rtmb.spark.options import OptionError, SparkOptions
+from rtmb.spark.transport import BrokerError, JournalClient, UnreachableError, client, path, pause
 from rtmb.spark.typed import BadMessage, PayloadError, Shape
 
 #: The journal's columns as Spark has them: it knows no dictionaries.
@@ -69,12 +69,12 @@ def split(epoch: str, start: int, end: int, least: int) -> list[Range]:
 class Reading:
     """What batch and stream have in common."""
 
-    def __init__(self, given: Options, shape: Shape | None = None) -> None:
+    def __init__(self, given: SparkOptions, shape: Shape | None = None) -> None:
         self.options = given
         self._shape = shape
 
     @property
-    def client(self) -> Client:
+    def client(self) -> JournalClient:
         return client(self.options.access)
 
     def position(self, wanted: str | int | float) -> Offset:
@@ -180,7 +180,7 @@ class Reading:
             facts = {"Rtmb-Subject": subject, "Rtmb-Seq": str(seq), "Rtmb-Epoch": epoch}
             name = f"{query or self.options['consumer']}/{epoch}/{seq}"
             letters.append(DeadLetter(name, data, message.reason, facts))
-        link = Client(self.options.access)  # the other one is in the middle of an answer
+        link = JournalClient(self.options.access)  # the other one is in the middle of an answer
         try:
             most = link.json("GET", path("journal", "publish"))["max_payload"]
             bury(link, self.options["deadLetter"], letters, most, self.options["consumer"])
@@ -273,10 +273,10 @@ def as_text(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[BadMessage]]:
     return batch.set_column(1, "data", texts), bad
 
 
-def sample(given: Options) -> list[bytes]:
+def sample(given: SparkOptions) -> list[bytes]:
     """The first payloads that the journal has."""
     target = path("journal", subject=given["subject"], limit=given["inferMessages"], headers=0)
-    link = Client(given.access)
+    link = JournalClient(given.access)
     try:
         with link.stream(target) as answer, pa.ipc.open_stream(answer) as batches:
             return [data for batch in batches for data in batch.column("data").to_pylist()]

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rtmb.spark.deadletters import bury
-from rtmb.spark.options import Options
+from rtmb.spark.options import SparkOptions
 from rtmb.spark.outgoing import BadRow, Outgoing, RowError, bodies
-from rtmb.spark.transport import Client, client, path
+from rtmb.spark.transport import JournalClient, client, path
 
 _log = logging.getLogger("rtmb.spark")
 
@@ -43,7 +43,7 @@ class Published(WriterCommitMessage):
 class Writing:
     """What batch and stream have in common."""
 
-    def __init__(self, given: Options, schema: StructType) -> None:
+    def __init__(self, given: SparkOptions, schema: StructType) -> None:
         self.options = given
         self._outgoing = Outgoing(given, schema)
 
@@ -68,7 +68,7 @@ class Writing:
                 link.close()
         return done
 
-    def _refused(self, link: Client, bad: list[BadRow], done: Published, most: int) -> None:
+    def _refused(self, link: JournalClient, bad: list[BadRow], done: Published, most: int) -> None:
         if self.options["mode"] == "fail":
             raise RowError(str(bad[0]))
         _log.warning("%d rows are not published: %s", len(bad), bad[0])
@@ -79,7 +79,7 @@ class Writing:
             bury(link, self.options["deadLetter"], [row.letter() for row in bad], most)
 
 
-def _answered(link: Client, done: Published) -> None:
+def _answered(link: JournalClient, done: Published) -> None:
     told = json.loads(link.receive())
     done.published += told["published"]
     done.duplicates += told["duplicates"]
@@ -109,7 +109,7 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
 class BatchWriter(Writing, DataSourceArrowWriter):
     """``write``. The ids are good for this one write, so that a task tried again is known."""
 
-    def __init__(self, given: Options, schema: StructType) -> None:
+    def __init__(self, given: SparkOptions, schema: StructType) -> None:
         super().__init__(given, schema)
         self._job = uuid.uuid4().hex
 

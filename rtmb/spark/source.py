@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StringType, StructType
 
 from rtmb.spark import options
-from rtmb.spark.options import OptionError, Options
+from rtmb.spark.options import OptionError, SparkOptions
 from rtmb.spark.reading import (
     ARROW_SCHEMA,
     SCHEMA,
@@ -75,13 +75,13 @@ class RtmbDataSource(DataSource):
             return columns_of(given)
         return SCHEMA.replace("data binary", "data string") if payload == "text" else SCHEMA
 
-    def _source_options(self) -> Options:
+    def _source_options(self) -> SparkOptions:
         given = options.read(self._given, options.SOURCE)
         if given["schema"] and given["payload"] in ("binary", "text"):
             raise OptionError(f"payload {given['payload']} has columns of its own; no schema")
         return given
 
-    def _reading(self, schema: StructType) -> tuple[Options, Shape | None]:
+    def _reading(self, schema: StructType) -> tuple[SparkOptions, Shape | None]:
         """The options, and how payloads become columns if they do."""
         given = self._source_options()
         payload = given["payload"]
@@ -133,7 +133,7 @@ class BatchReader(Reading, DataSourceReader):
 class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """``spark.readStream``. It lives in one process of the driver, for as long as the query."""
 
-    def __init__(self, given: Options, shape: Shape | None = None) -> None:
+    def __init__(self, given: SparkOptions, shape: Shape | None = None) -> None:
         super().__init__(given, shape)
         if not given["consumer"]:
             given["consumer"] = f"spark-{uuid.uuid4().hex[:8]}"

@@ -1,8 +1,8 @@
 """The HTTP client in Spark's processes: keep-alive, no Nagle, several calls under way, retries.
 
 Every call to the journal may be repeated without harm, so whatever fails on the way is sent again.
-Readers and writers are pickled, so they hold an `Access`; `client` gives the connection of this
-process and thread, which lives on from batch to batch in a worker that Spark uses again.
+Readers and writers are pickled, so they hold a `BrokerLogin`; `client` gives the connection of
+this process and thread, which lives on from batch to batch in a worker that Spark uses again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class UnreachableError(Exception):
 
 
 @dataclass(frozen=True)
-class Access:
+class BrokerLogin:
     """Where the broker is and how to get in."""
 
     servers: tuple[str, ...] = ("http://127.0.0.1:8080",)
@@ -122,10 +122,10 @@ class _Reader:
         pass
 
 
-class Client:
+class JournalClient:
     """Calls to one broker. They are answered in the order in which they were sent."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: BrokerLogin) -> None:
         self.access = access
         self._turn = 0
         self._connection: http.client.HTTPConnection | None = None
@@ -260,11 +260,11 @@ def _refused(status: int, body: bytes) -> BrokerError:
 _here = threading.local()
 
 
-def client(access: Access) -> Client:
+def client(access: BrokerLogin) -> JournalClient:
     """The client of this process and thread."""
     if getattr(_here, "process", None) != os.getpid():  # a fork must not share its parent's sockets
         _here.process, _here.clients = os.getpid(), {}
-    clients: dict[Access, Client] = _here.clients
+    clients: dict[BrokerLogin, JournalClient] = _here.clients
     if access not in clients:
-        clients[access] = Client(access)
+        clients[access] = JournalClient(access)
     return clients[access]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from rtmb.spark.options import OptionError, Options, nearest
+from rtmb.spark.options import OptionError, SparkOptions, nearest
 
 #: What a row can have of its message beside the payload: the journal's columns, `_data` as it came,
 #: and `_error`: why the payload is none of what was expected.
@@ -68,7 +68,7 @@ class BadMessage:
 # The columns
 
 
-def columns_of(given: Options) -> str:
+def columns_of(given: SparkOptions) -> str:
     """The columns of a source with the option `schema`, as DDL, facts included."""
     columns = given["schema"]
     facts = given["metadata"]
@@ -152,7 +152,7 @@ def _offsets(values: list[Any]) -> pa.Array:
 class Shape:
     """What rows look like, and how messages become rows."""
 
-    def __init__(self, schema: spark.StructType, given: Options) -> None:
+    def __init__(self, schema: spark.StructType, given: SparkOptions) -> None:
         self.mode: str = given["mode"]
         self._facts = [f for f in schema.fields if f.name.startswith("_")]
         self._fields = [f for f in schema.fields if not f.name.startswith("_")]

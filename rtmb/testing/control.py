@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from rtmb.broker import Broker
 from rtmb.codecs import nats as wire
-from rtmb.core.segments import Batch, Selection
+from rtmb.core.segments import Excerpt, Selection
 from rtmb.core.subjects import is_pattern
 from rtmb.doors.listener import Listener
 from rtmb.testing.inside import broker_settings
@@ -86,7 +86,7 @@ class ControlledBroker:
         ]
 
 
-def _messages(batch: Batch) -> list[dict[str, Any]]:
+def _messages(batch: Excerpt) -> list[dict[str, Any]]:
     names, indexes = batch.subjects
     doors, door_indexes = batch.doors
     starts, whole = batch.payloads.starts, batch.payloads.whole

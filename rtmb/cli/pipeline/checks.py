@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 
 from rtmb.cli.pipeline.types import Common
-from rtmb.spark.options import SINK, SOURCE, OptionError, Options, read
-from rtmb.spark.transport import BrokerError, Client, UnreachableError, path
+from rtmb.spark.options import SINK, SOURCE, OptionError, SparkOptions, read
+from rtmb.spark.transport import BrokerError, JournalClient, UnreachableError, path
 
 #: Seconds that a broker or a master has to answer: whoever mistyped its address waits.
 PATIENCE = 1.5
@@ -26,7 +26,7 @@ _MASTER = re.compile(
 )
 
 
-def options(common: Common) -> Options:
+def options(common: Common) -> SparkOptions:
     """The options of the source and the sink, whose names and values are known."""
     known = {option.name: option for option in (*SOURCE, *SINK)}
     try:
@@ -38,7 +38,7 @@ def options(common: Common) -> Options:
 def broker(common: Common, subject: str | None = None) -> None:
     """Somebody answers there, lets us in, and has a journal that we may read."""
     access = replace(options(common).access, retries=0, timeout=PATIENCE)
-    link = Client(access)
+    link = JournalClient(access)
     try:
         found = link.json("GET", path("journal", "position", at="latest"))
         if subject is not None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rtmb.cli.pipeline import checks
 from rtmb.cli.pipeline.types import Common, broker_options
 from rtmb.spark.spans import span
-from rtmb.spark.transport import BrokerError, Client, UnreachableError
+from rtmb.spark.transport import BrokerError, JournalClient, UnreachableError
 
 
 @click.command()
@@ -31,7 +31,7 @@ def status(servers: str, options: tuple[tuple[str, str], ...], as_json: bool) ->
     checks.broker(common)
     access = replace(checks.options(common).access, retries=0, timeout=checks.PATIENCE)
     try:
-        journal = Client(access).json("GET", "/journalz")["journal"]
+        journal = JournalClient(access).json("GET", "/journalz")["journal"]
     except (BrokerError, UnreachableError) as error:
         raise click.ClickException(str(error)) from None
     if as_json:

@@ -25,7 +25,7 @@ from rtmb.auth import User
 from rtmb.codecs import arrow, json_lines
 from rtmb.core.journal import Journal, OverwrittenError
 from rtmb.core.leases import Lease, LeaseError
-from rtmb.core.segments import Batch
+from rtmb.core.segments import Excerpt
 from rtmb.doors.http.journal_call import (
     EPOCH,
     FROM,
@@ -121,7 +121,7 @@ def _writer(request: Request) -> Writer:
     return json_lines.LinesWriter(headers) if form == "json" else arrow.StreamWriter(headers)
 
 
-def _written(writer: Writer, batches: Iterator[Batch | None]) -> Iterator[bytes]:
+def _written(writer: Writer, batches: Iterator[Excerpt | None]) -> Iterator[bytes]:
     yield writer.start()
     try:
         for batch in batches:

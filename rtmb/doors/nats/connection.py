@@ -42,7 +42,7 @@ TLS_HELLO = 0x16
 
 
 @implementer(ISubscriber, IHandshakeListener)
-class Connection(Session, Receiver):
+class NatsConnection(Session, Receiver):
     """One client. Who inherits it gives `lineReceived` and `payload_received`."""
 
     log = Logger()
@@ -71,7 +71,7 @@ class Connection(Session, Receiver):
         self._next_ping = self.started + self.settings.ping_interval
         self.pong_sent = False
         #: Publishers that wait until this client has caught up.
-        self._waiting: list[Connection] = []
+        self._waiting: list[NatsConnection] = []
 
     def _set_limits(self) -> None:
         settings = self.settings
@@ -246,7 +246,7 @@ class Connection(Session, Receiver):
         if self.done or self.has_timer("pause"):
             return
         for subscriber in behind:
-            if isinstance(subscriber, Connection):
+            if isinstance(subscriber, NatsConnection):
                 subscriber._waiting.append(self)
         self.later("pause", PAUSE, self._read_on)
         self.transport.pauseProducing()
@@ -276,7 +276,7 @@ class Connection(Session, Receiver):
             self._next_ping = self.last_input + interval
             return
         if self.pings_out >= self.settings.ping_max:
-            self.refuse(ProtocolError("Stale Connection"))
+            self.refuse(ProtocolError("Stale NatsConnection"))
             return
         self.pings_out += 1
         self._next_ping = now + interval

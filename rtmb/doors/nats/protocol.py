@@ -13,14 +13,14 @@ from rtmb.codecs import nats as wire
 from rtmb.codecs.nats import ProtocolError
 from rtmb.core.subjects import from_raw, is_pattern, split_past
 from rtmb.core.subscriptions import Subscription
-from rtmb.doors.nats.connection import TLS_HELLO, Connection
+from rtmb.doors.nats.connection import TLS_HELLO, NatsConnection
 from rtmb.doors.nats.dialect import BARE, LIBRARY
 
 if TYPE_CHECKING:
     pass
 
 
-class NatsProtocol(Connection):
+class NatsProtocol(NatsConnection):
     """One client."""
 
     # Reading: see `Receiver` for how the bytes get here.
@@ -31,7 +31,7 @@ class NatsProtocol(Connection):
                 self.start_tls(data)
                 return
             self.tls_expected = False
-            self.refuse(ProtocolError("Secure Connection - TLS Required"))
+            self.refuse(ProtocolError("Secure NatsConnection - TLS Required"))
             return
         super().dataReceived(data)
         behind = self.walk.behind + self.hub.flush()
@@ -194,7 +194,7 @@ class NatsProtocol(Connection):
     def _hpub(self, arguments: bytes) -> None:
         self._expect(wire.parse_hpub(arguments))
 
-    def _expect(self, publication: wire.Publication) -> None:
+    def _expect(self, publication: wire.PublishArguments) -> None:
         if publication.size > self.settings.max_payload:
             raise ProtocolError("Maximum Payload Violation")
         self.expect_payload(publication)
@@ -209,7 +209,7 @@ class NatsProtocol(Connection):
         b"HPUB": _hpub,
     }
 
-    def payload_received(self, publication: wire.Publication, payload: bytes) -> None:
+    def payload_received(self, publication: wire.PublishArguments, payload: bytes) -> None:
         try:
             self.walk.publish(
                 publication.subject,

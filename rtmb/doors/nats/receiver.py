@@ -32,13 +32,13 @@ class Receiver(LineReceiver):
     #: When something last came from this client.
     last_input = 0.0
 
-    _publication: codec.Publication
+    _publication: codec.PublishArguments
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._have = 0
 
-    def payload_received(self, publication: codec.Publication, payload: bytes) -> None:
+    def payload_received(self, publication: codec.PublishArguments, payload: bytes) -> None:
         """A publication is there as a whole."""
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class Receiver(LineReceiver):
         if not self.done:
             self._buffer = data[pos:] + self._buffer
 
-    def expect_payload(self, publication: codec.Publication) -> None:
+    def expect_payload(self, publication: codec.PublishArguments) -> None:
         """A ``PUB`` or ``HPUB`` line has come: its payload is next."""
         self._publication = publication
         self._pieces, self._have = [], 0

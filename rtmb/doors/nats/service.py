@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 from rtmb import __version__
 from rtmb.doors.listener import Listener
-from rtmb.doors.nats.connection import Connection
+from rtmb.doors.nats.connection import NatsConnection
 from rtmb.doors.nats.protocol import NatsProtocol
 from rtmb.doors.session import Roster
 from rtmb.interfaces import IDoor, IDoorService
@@ -37,7 +37,7 @@ class NatsFactory(Roster[NatsProtocol], ServerFactory):
     def buildProtocol(self, addr: IAddress | None) -> NatsProtocol:  # type: ignore[override]
         return NatsProtocol(self)
 
-    def info_for(self, client: Connection) -> dict[str, Any]:
+    def info_for(self, client: NatsConnection) -> dict[str, Any]:
         settings, tls = self.settings, self.tls is not None
         found: dict[str, Any] = {
             "server_id": self.server_id,

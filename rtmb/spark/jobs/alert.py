@@ -46,7 +46,7 @@ class Alert:
 
 
 @dataclass(frozen=True)
-class Told:
+class AlertMessage:
     """One message of an alert."""
 
     key: str
@@ -60,7 +60,7 @@ class Told:
 
 def changes(
     rows: Iterable[tuple[bool, dict[str, Any]]], active: Mapping[str, str]
-) -> tuple[list[Told], dict[str, str]]:
+) -> tuple[list[AlertMessage], dict[str, str]]:
     """What is to be told of some windows, in order of time, and which keys are then in alert since
     when; `active` are those that were before. A window is whether the condition is met, and its
     columns."""
@@ -69,9 +69,9 @@ def changes(
         key = window["key"]
         if met and key not in now:
             now[key] = window["start"]
-            told.append(Told(key, "begins", now[key], window))
+            told.append(AlertMessage(key, "begins", now[key], window))
         elif not met and key in now:
-            told.append(Told(key, "ends", now.pop(key), window))
+            told.append(AlertMessage(key, "ends", now.pop(key), window))
     return told, now
 
 
@@ -160,7 +160,9 @@ def _rows(closed: DataFrame, active: Mapping[str, str]) -> list[tuple[bool, dict
     return [(row.met, json.loads(row.window)) for row in found]
 
 
-def as_messages(spark: SparkSession, told: Iterable[Told], alert: Alert, source: str) -> DataFrame:
+def as_messages(
+    spark: SparkSession, told: Iterable[AlertMessage], alert: Alert, source: str
+) -> DataFrame:
     """What is told as messages: JSON on `<prefix>.<name>.<key>`."""
     rows = []
     for number, one in enumerate(told):

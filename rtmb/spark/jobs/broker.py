@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rtmb.spark.options import SINK, SOURCE, Option, Options, read
+from rtmb.spark.options import SINK, SOURCE, Option, SparkOptions, read
 from rtmb.spark.reading import ARROW_SCHEMA
 from rtmb.spark.transport import client, path
 
@@ -55,7 +55,7 @@ class Broker:
         whole = {"servers": self.servers, **own, **self.options}
         return {name: value for name, value in whole.items() if name.lower() not in others}
 
-    def sink_options(self) -> Options:
+    def sink_options(self) -> SparkOptions:
         """The sink's, for calls that are not Spark's."""
         return read(self.given(SINK), SINK)
 

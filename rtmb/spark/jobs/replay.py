@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from rtmb.spark.jobs.broker import Broker
 from rtmb.spark.jobs.messages import matching
 from rtmb.spark.jobs.store import Archive
-from rtmb.spark.options import Options
+from rtmb.spark.options import SparkOptions
 from rtmb.spark.outgoing import bodies
 from rtmb.spark.transport import client
 
@@ -101,7 +101,7 @@ def parts(rows: Iterable[Row], pace: Pace | None) -> Iterator[list[Row]]:
 
 
 def publisher(
-    options: Options, run: str, pace: Pace | None = None
+    options: SparkOptions, run: str, pace: Pace | None = None
 ) -> Callable[[Iterable[Row]], Iterator[int]]:
     """A function for the tasks; it tells how many it published. It waits for each answer: what is
     published is published. The ids are of this run, so that a task that is tried again publishes

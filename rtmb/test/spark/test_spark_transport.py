@@ -102,8 +102,8 @@ class TransportTests(SynchronousTestCase):
     def setUp(self) -> None:
         need(self, "rtmb.spark.transport" in sys.modules, "no pyspark")
 
-    def client(self, server: str, **more: Any) -> transport.Client:
-        client = transport.Client(transport.Access((server,), **more))
+    def client(self, server: str, **more: Any) -> transport.JournalClient:
+        client = transport.JournalClient(transport.BrokerLogin((server,), **more))
         self.addCleanup(client.close)
         return client
 
@@ -157,7 +157,7 @@ class TransportTests(SynchronousTestCase):
         with JournalBroker() as gone:
             pass
         with JournalBroker() as broker:
-            client = transport.Client(transport.Access((gone.server, broker.server)))
+            client = transport.JournalClient(transport.BrokerLogin((gone.server, broker.server)))
             self.addCleanup(client.close)
             self.assertEqual(client.json("GET", "/journal/position?at=latest")["seq"], 1)
 
@@ -255,8 +255,10 @@ class OffsetTests(SynchronousTestCase):
         )
         self.addCleanup(self.broker.stop)
         server = self.broker.server.replace("http:", "https:")
-        access = transport.Access((server,), ca_file=str(files / "ca"))
-        self.assertEqual(transport.Client(access).json("GET", "/journalz")["journal"]["next"], 1)
-        stranger = transport.Client(transport.Access((server,)))
+        access = transport.BrokerLogin((server,), ca_file=str(files / "ca"))
+        self.assertEqual(
+            transport.JournalClient(access).json("GET", "/journalz")["journal"]["next"], 1
+        )
+        stranger = transport.JournalClient(transport.BrokerLogin((server,)))
         error = self.assertRaises(transport.UnreachableError, stranger.call, "GET", "/journalz")
         self.assertIn("certificate verify failed", str(error))

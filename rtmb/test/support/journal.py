@@ -14,7 +14,7 @@ from twisted.web.server import Request
 from rtmb.auth import ANYONE, User
 from rtmb.codecs import arrow
 from rtmb.core.message import Message
-from rtmb.core.segments import Batch
+from rtmb.core.segments import Excerpt
 from rtmb.doors.http.site import HttpService
 from rtmb.test.support.memory import MemoryBroker
 
@@ -29,7 +29,7 @@ def rows_of(body: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def written(batches: Iterable[Batch | None], headers: bool = True) -> bytes:
+def written(batches: Iterable[Excerpt | None], headers: bool = True) -> bytes:
     """Batches as an Arrow stream."""
     writer = arrow.StreamWriter(headers)
     pieces = [writer.start()]
