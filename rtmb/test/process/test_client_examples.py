@@ -13,7 +13,7 @@ from rtmb.test.support.processes import PATIENCE, TWISTD, NatsServerProcess, Ser
 from rtmb.testing import start_broker
 from rtmb.testing.process import environment
 
-_EXAMPLES = Path(__file__).parents[2] / "examples"
+_EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 class ExampleTests(TestCase):
