@@ -119,6 +119,11 @@ class Outbox:
 
     def _send_all(self, pieces: list[Piece]) -> list[Piece]:
         """Send straight on the socket; returns what it did not take."""
+        if len(pieces) == 1:  # by far the most common (benchmark: request, 1 in flight)
+            sent = self._send(pieces)
+            if sent == len(pieces[0]):
+                return []
+            return [memoryview(pieces[0])[sent:]] if sent else pieces
         while pieces:
             asked = pieces[:_VECTOR]
             sent = self._send(asked)

@@ -284,7 +284,7 @@ class PytestTests(unittest.TestCase):
 
     def test_setup(self) -> None:
         """The entry point is where pip finds it."""
-        setup = Path(__file__).parents[2] / "setup.cfg"
+        setup = Path(__file__).parents[3] / "setup.cfg"
         if setup.exists():
             self.assertIn("pytest11 =\n    rtmb = rtmb.pytest_plugin\n", setup.read_text())
         else:
