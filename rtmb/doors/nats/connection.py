@@ -276,7 +276,7 @@ class NatsConnection(Session, Receiver):
             self._next_ping = self.last_input + interval
             return
         if self.pings_out >= self.settings.ping_max:
-            self.refuse(ProtocolError("Stale NatsConnection"))
+            self.refuse(ProtocolError("Stale Connection"))
             return
         self.pings_out += 1
         self._next_ping = now + interval

@@ -31,7 +31,7 @@ class NatsProtocol(NatsConnection):
                 self.start_tls(data)
                 return
             self.tls_expected = False
-            self.refuse(ProtocolError("Secure NatsConnection - TLS Required"))
+            self.refuse(ProtocolError("Secure Connection - TLS Required"))
             return
         super().dataReceived(data)
         behind = self.walk.behind + self.hub.flush()
