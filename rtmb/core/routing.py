@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rtmb.core import raw
-from rtmb.core.subjects import OWN, from_raw, hears, to_raw
+from rtmb.core.subjects import OWN, from_raw, to_raw
 from rtmb.core.subscriptions import Group, Subscription
 
 #: Subjects fall into so many shares by their first token.
@@ -331,10 +331,6 @@ class Routing:
             below = self._root.children.get(tokens[0])
             if below is not None:
                 _descend(below, tokens, 1, found)
-
-    def matching(self, pattern: str) -> Iterator[Subscription]:
-        """Every subscription whose own pattern is heard by `pattern`."""
-        return (s for s in self if hears(pattern, s.pattern))
 
 
 def _descend(node: Node, tokens: list[bytes], at: int, found: list[Interest]) -> None:

@@ -1,5 +1,5 @@
-"""The ways into the hub. Each module is a door, but for what doors stand on:
-`listener`, `outbox` and `bulk`."""
+"""The ways into the hub: a package for each door, and beside them what doors have in common:
+`session`, `listener` and `outbox`."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Request
 
 from rtmb.auth import ANYONE, User
@@ -117,6 +118,24 @@ class Http:
     def publish(self, subject: str, *payloads: bytes) -> None:
         for payload in payloads:
             self.hub.publish(Message(subject, payload, door="test"))
+
+
+class JournalCase(SynchronousTestCase):
+    """Tests with a journal of everything, small enough to be overrun."""
+
+    def setUp(self) -> None:
+        self.http = Http(journal=(">",), journal_messages=160, dedup_window=10.0)
+        journal = self.http.memory.broker.journal
+        assert journal is not None
+        self.journal = journal
+
+    def refused(
+        self, status: int, pattern: str, method: str, target: str, body: bytes = b""
+    ) -> Any:
+        found, said = self.http.call(method, target, body)
+        self.assertEqual(found, status, said)
+        self.assertRegex(said["error"]["message"], pattern)
+        return said
 
 
 def batch(on: list[Any], payloads: list[Any], **more: list[Any]) -> bytes:

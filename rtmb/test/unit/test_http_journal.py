@@ -7,32 +7,17 @@ from typing import Any
 
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.auth import ANYONE, Rule, User
 from rtmb.config import SettingsError
 from rtmb.core.message import Message
 from rtmb.core.segments import Segment, Selection
 from rtmb.doors.http import journal_wait
-from rtmb.test.support.journal import Http, batch, rows_of
+from rtmb.test.support.journal import Http, JournalCase, batch, rows_of
 
 
-class HttpTests(SynchronousTestCase):
+class HttpTests(JournalCase):
     """The calls."""
-
-    def setUp(self) -> None:
-        self.http = Http(journal=(">",), journal_messages=160, dedup_window=10.0)
-        journal = self.http.memory.broker.journal
-        assert journal is not None
-        self.journal = journal
-
-    def refused(
-        self, status: int, pattern: str, method: str, target: str, body: bytes = b""
-    ) -> Any:
-        found, said = self.http.call(method, target, body)
-        self.assertEqual(found, status, said)
-        self.assertRegex(said["error"]["message"], pattern)
-        return said
 
     def test_every_door_and_path(self) -> None:
         """What is published at the text door is there, many at a time too, in order."""

@@ -8,29 +8,14 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.trial.unittest import SynchronousTestCase
 
 from rtmb.auth import User
 from rtmb.codecs.arrow_reader import ArrowError, read_rows
-from rtmb.test.support.journal import Http, arrow_stream, batch, rows_of
+from rtmb.test.support.journal import JournalCase, arrow_stream, batch, rows_of
 
 
-class PublishTests(SynchronousTestCase):
-    """The calls."""
-
-    def setUp(self) -> None:
-        self.http = Http(journal=(">",), journal_messages=160, dedup_window=10.0)
-        journal = self.http.memory.broker.journal
-        assert journal is not None
-        self.journal = journal
-
-    def refused(
-        self, status: int, pattern: str, method: str, target: str, body: bytes = b""
-    ) -> Any:
-        found, said = self.http.call(method, target, body)
-        self.assertEqual(found, status, said)
-        self.assertRegex(said["error"]["message"], pattern)
-        return said
+class PublishTests(JournalCase):
+    """Publishing."""
 
     def post(self, body: bytes, source: str = "q/0/0", first: int = 0) -> tuple[int, Any]:
         return self.http.call("POST", f"/journal/publish?source={source}&first={first}", body)
